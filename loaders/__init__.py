@@ -1,0 +1,1 @@
+"""parbake's training side."""

@@ -1,0 +1,290 @@
+"""The shard format, version 1: the contract between the writer (`pipeline.render`) and every reader.
+
+    <bake>/dataset.json                      DatasetManifest   written last; the entry point
+    <bake>/shards/lane-00000/000000.tar      packs, as one WebDataset sample each
+    <bake>/shards/lane-00000/000000.json     Sidecar           the tar's commit mark
+
+A pack is the tar members `00000-00000000.json` (PackHeader), then `00000-00000000.<array>.npy` for each array it has, in
+the order of ARRAY_DTYPES (absent modality: no member), then `…vit_000.webp`, `…vae_000.webp`, … where pixels are stored
+as WebP. Tar bytes are deterministic: ustar, mtime 0, uid/gid 0, no names, mode 0644. NPY format 1.0, C order, little
+endian. No pickle anywhere.
+
+Field names, dtypes and meanings follow nemo-automodel 0.7.0 `SimpleCustomBatch`; see `loaders.batch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+__all__ = [
+    "ARRAY_DTYPES",
+    "ATTENTION_MODES",
+    "FORMAT_VERSION",
+    "VAE_FIELDS",
+    "VIT_FIELDS",
+    "DatasetManifest",
+    "Drop",
+    "LaneEntry",
+    "MemberEntry",
+    "Normalisation",
+    "PackEntry",
+    "PackHeader",
+    "Provenance",
+    "ShardEntry",
+    "Sidecar",
+    "member_name",
+    "pack_key",
+    "picture_name",
+    "shard_path",
+    "sidecar_path",
+]
+
+FORMAT_VERSION = 1
+
+ATTENTION_MODES = ("causal", "full", "noise")
+
+ARRAY_DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "packed_text_ids": "<i4",
+        "packed_text_indexes": "<i4",
+        "packed_position_ids": "<i4",
+        "packed_label_ids": "<i4",
+        "ce_loss_indexes": "<i4",
+        "ce_loss_weights": "<f4",
+        "packed_vit_position_ids": "<i4",
+        "packed_vit_token_indexes": "<i4",
+        "vit_token_seqlens": "<i4",
+        "packed_latent_position_ids": "<i4",
+        "packed_vae_token_indexes": "<i4",
+        "packed_timesteps": "<f4",
+        "mse_loss_indexes": "<i4",
+        "vit_pixels": "|u1",
+        "vae_pixels": "|u1",
+    }
+)
+"""Arrays of a pack with their stored dtype, in the order in which the tar holds them."""
+
+VIT_FIELDS = frozenset({"vit_pixels", "packed_vit_position_ids", "packed_vit_token_indexes", "vit_token_seqlens"})
+VAE_FIELDS = frozenset(
+    {"vae_pixels", "packed_latent_position_ids", "packed_vae_token_indexes", "packed_timesteps", "mse_loss_indexes"}
+)
+
+
+def pack_key(lane: int, pack: int) -> str:
+    """WebDataset key of pack `pack` of lane `lane`: `00000-00000000`."""
+    return f"{lane:05d}-{pack:08d}"
+
+
+def member_name(key: str, array: str) -> str:
+    """Tar member that holds an array of a pack."""
+    return f"{key}.{array}.npy"
+
+
+def picture_name(key: str, tower: str, number: int) -> str:
+    """Tar member of a picture stored as lossless WebP; `tower` is "vit" or "vae"."""
+    return f"{key}.{tower}_{number:03d}.webp"
+
+
+def shard_path(lane: int, shard: int) -> str:
+    """Path of a tar inside the bake."""
+    return f"shards/lane-{lane:05d}/{shard:06d}.tar"
+
+
+def sidecar_path(lane: int, shard: int) -> str:
+    """Path of its sidecar inside the bake."""
+    return f"shards/lane-{lane:05d}/{shard:06d}.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """The source row behind one sample of a pack: source name, path relative to the source's root, row in the file."""
+
+    source: str
+    path: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackHeader:
+    """The `.json` member of a pack: scalars and short lists.
+
+    Attributes:
+        sequence_length: Tokens of the pack, unpadded.
+        sample_lens: Tokens of each sample, without the pad entry that `use_flex` appends. 0: all items dropped.
+        split_lens: Tokens of each split of all samples, without the pad split.
+        attn_modes: Mode of each split: "causal", "full" or "noise".
+        vit_image_sizes: (height, width) in pixels of each ViT image of the batch.
+        vit_normalisation: Per ViT image, number of its mean/std in `DatasetManifest.normalisations`.
+        vae_image_sizes: (height, width) in pixels of each *stored* VAE picture.
+        vae_image_index: Per VAE image of the batch, number of the stored picture.
+        vae_normalisation: Per *stored* VAE picture, number of its mean/std.
+        patchified_vae_latent_shapes: (rows, columns) of the latent grid of each VAE image of the batch.
+        batch_data_indexes: The reference's entry per sample.
+        provenance: Where each sample comes from; same length as `batch_data_indexes`.
+    """
+
+    sequence_length: int
+    sample_lens: tuple[int, ...]
+    split_lens: tuple[int, ...]
+    attn_modes: tuple[str, ...]
+    vit_image_sizes: tuple[tuple[int, int], ...] = ()
+    vit_normalisation: tuple[int, ...] = ()
+    vae_image_sizes: tuple[tuple[int, int], ...] = ()
+    vae_image_index: tuple[int, ...] = ()
+    vae_normalisation: tuple[int, ...] = ()
+    patchified_vae_latent_shapes: tuple[tuple[int, int], ...] = ()
+    batch_data_indexes: tuple[dict[str, Any], ...] = ()
+    provenance: tuple[Provenance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberEntry:
+    """Where one member's payload lies in the tar.
+
+    Attributes:
+        offset: Byte offset of the member's first payload byte (for arrays: of the NPY header).
+        num_bytes: Payload bytes (for arrays: header and data).
+        crc32: CRC-32 (zlib) of the payload.
+        dtype: NumPy dtype string of an array, "" for JSON and WebP.
+        shape: Shape of an array, () otherwise.
+        data_offset: Byte offset of an array's first element; equals `offset` otherwise.
+    """
+
+    offset: int
+    num_bytes: int
+    crc32: int
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    data_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackEntry:
+    """One pack of a shard: its key and its members by short name ("json", an array's name, "vit_000", "vae_000")."""
+
+    key: str
+    members: dict[str, MemberEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """A sample that render had to remove from a pack: pack number in the lane, the source row, and the reason."""
+
+    pack: int
+    source: str
+    path: str
+    row: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """The commit mark of a shard: present means the tar beside it is complete.
+
+    `fingerprint` covers the plan rows and the settings the shard was rendered from; equal fingerprint, equal bytes.
+    """
+
+    lane: int
+    shard: int
+    first_pack: int
+    num_packs: int
+    num_bytes: int
+    sha256: str
+    fingerprint: str
+    packs: tuple[PackEntry, ...]
+    drops: tuple[Drop, ...] = ()
+    tokens: dict[str, int] = field(default_factory=dict)  # "total", "text", "vit", "vae" really written
+    format: int = FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardEntry:
+    """A shard as `dataset.json` lists it."""
+
+    num_packs: int
+    num_bytes: int
+    sha256: str
+    sidecar_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneEntry:
+    """A lane: its shards in order."""
+
+    shards: tuple[ShardEntry, ...]
+
+    @property
+    def num_packs(self) -> int:
+        """Packs of the lane."""
+        return sum(shard.num_packs for shard in self.shards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalisation:
+    """Mean and standard deviation per channel, applied to pixels scaled to [0, 1]."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetManifest:
+    """`dataset.json`.
+
+    Attributes:
+        recipe: Kind of recipe, "bagel".
+        stream: Fingerprint of configuration (without length), tokenizer and ordered inputs.
+        fingerprints: "config", "tokenizer", "plan".
+        world_size: Ranks the lanes were laid out for.
+        num_workers: Workers a rank the lanes were laid out for (0 and 1 both give one lane a rank).
+        lanes: Every lane's shards.
+        use_flex: Whether the recipe wants the pad split instead of dense masks.
+        max_num_tokens: Budget; the pad split fills up to it.
+        vit_patch_size: Side of a patch in pixels.
+        vae_image_downsample: Side of a latent cell in pixels.
+        pixels: "raw" or "webp".
+        special_tokens: bos_token_id, eos_token_id, start_of_image, end_of_image.
+        vocab_size: Token ids are below it.
+        normalisations: Distinct mean/std pairs.
+        tokens: Totals: "total", "text", "vit", "vae".
+        rows: Accounting per source (promise 3): reason or fate → rows.
+        seed: Base seed of the plan; epoch timesteps are redrawn from it.
+        balance_window: Packs of the windows that were balanced, 0 if none.
+        versions: Versions the pixels depend on.
+        settings: Further facts of the recipe, for people.
+    """
+
+    recipe: str
+    stream: str
+    fingerprints: dict[str, str]
+    world_size: int
+    num_workers: int
+    lanes: tuple[LaneEntry, ...]
+    use_flex: bool
+    max_num_tokens: int
+    vit_patch_size: int
+    vae_image_downsample: int
+    pixels: str
+    special_tokens: dict[str, int]
+    vocab_size: int
+    normalisations: tuple[Normalisation, ...]
+    tokens: dict[str, int]
+    rows: dict[str, Any]
+    seed: int
+    balance_window: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT_VERSION
+
+
+def to_json(record: PackHeader | Sidecar | DatasetManifest, *, indent: int | None = None) -> bytes:
+    """A record as deterministic JSON bytes (UTF-8; keys in field order)."""
+    separators = (",", ":") if indent is None else (",", ": ")
+    return json.dumps(
+        dataclasses.asdict(record), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
+    ).encode("utf-8")

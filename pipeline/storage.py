@@ -1,0 +1,1 @@
+"""Every URL is fsspec: open, list, ranged read, publish atomically."""
