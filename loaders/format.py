@@ -4,8 +4,8 @@
     <bake>/shards/lane-00000/000000.tar      packs, as one WebDataset sample each
     <bake>/shards/lane-00000/000000.json     Sidecar           the tar's commit mark
 
-A pack is the tar members `00000-00000000.json` (PackHeader), then `00000-00000000.<array>.npy` for each array it has, in
-the order of ARRAY_DTYPES (absent modality: no member), then `…vit_000.webp`, `…vae_000.webp`, … where pixels are stored
+A pack is the tar members `00000-00000000.json` (PackHeader), then `00000-00000000.<array>.npy` for each array it has,
+in the order of ARRAY_DTYPES (absent modality: no member), then `…vit_000.webp`, `…vae_000.webp`, … where pixels are stored
 as WebP. Tar bytes are deterministic: ustar, mtime 0, uid/gid 0, no names, mode 0644. NPY format 1.0, C order, little
 endian. No pickle anywhere.
 
