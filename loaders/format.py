@@ -187,6 +187,7 @@ class Sidecar:
     """The commit mark of a shard: present means the tar beside it is complete.
 
     `fingerprint` covers the plan rows and the settings the shard was rendered from; equal fingerprint, equal bytes.
+    `stream`, `pixels` and `shard_bytes` say which bake the shard belongs to, so that another one is refused.
     """
 
     lane: int
@@ -199,6 +200,9 @@ class Sidecar:
     packs: tuple[PackEntry, ...]
     drops: tuple[Drop, ...] = ()
     tokens: dict[str, int] = field(default_factory=dict)  # "total", "text", "vit", "vae" really written
+    stream: str = ""
+    pixels: str = "raw"
+    shard_bytes: int = 0
     format: int = FORMAT_VERSION
 
 
