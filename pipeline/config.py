@@ -82,6 +82,7 @@ class GroupConfig(Frozen):
     sources: tuple[SourceConfig, ...]
     image_transform: ImageTransformConfig
     vit_image_transform: ImageTransformConfig | None = None  # unified_edit
+    parquet_info: dict[str, int] | None = None  # unified_edit: path → row groups, as written inline in the group
     frame_sampler: FrameSamplerConfig | None = None  # vlm_sft
     shuffle_lines: bool = False  # vlm_sft
     shuffle_seed: int = 0  # vlm_sft
