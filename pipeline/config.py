@@ -129,7 +129,7 @@ class BakeConfig(Frozen):
     drop_tail: bool = True
     check_images: Literal["decode", "header"] = "decode"
     balance: Literal["off", "window"] = "off"
-    pool_size: int = Field(default=256, gt=1)  # best_fit: waiting samples
+    pool_size: int = Field(default=64, gt=1)  # best_fit: waiting samples
     balance_window: int = Field(default=256, gt=0)  # best_fit: packs per window
     max_vit_tokens: int | None = Field(default=None, gt=0)  # best_fit: budgets per pack
     max_vae_tokens: int | None = Field(default=None, gt=0)

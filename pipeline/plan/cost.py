@@ -1,0 +1,56 @@
+"""What a pack costs to train on, in token equivalents: one formula, used to balance steps and to report imbalance.
+
+    cost = tokens
+         + PAIR_COST · Σ attention pairs          causal split of s tokens after p visible ones: s·p + s·(s+1)/2
+                                                  full or noise split:                           s·p + s²
+         + VIT_TOKEN_COST · patches + VIT_PAIR_COST · Σ patches² per image
+         + VAE_TOKEN_COST · latent cells          (encoding the pictures)
+
+A noise split is hidden from every other split, so it never counts among the p visible tokens of a later one; attention
+never crosses samples. The constants are the forward-pass FLOPs of BAGEL's towers relative to one token through the
+language model (Qwen2.5-7B: 7.6e9 weights, 28 layers of width 3,584; SigLIP so400m: 0.4e9 weights, 27 layers of width
+1,152): 2·7.6e9 a token, 4·3,584·28 a pair; 2·0.4e9 a patch, 4·1,152·27 a pair of patches; the convolutional VAE encoder about
+5e8 per latent cell. Training multiplies all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pipeline.records import ItemKind, PlannedItem
+from pipeline.sequence import split_length
+
+__all__ = ["PAIR_COST", "VAE_TOKEN_COST", "VIT_PAIR_COST", "VIT_TOKEN_COST", "imbalance", "sample_cost"]
+
+_TOKEN_FLOPS = 2 * 7.6e9
+PAIR_COST = 4 * 3584 * 28 / _TOKEN_FLOPS
+VIT_TOKEN_COST = 2 * 0.4e9 / _TOKEN_FLOPS
+VIT_PAIR_COST = 4 * 1152 * 27 / _TOKEN_FLOPS
+VAE_TOKEN_COST = 5e8 / _TOKEN_FLOPS
+
+
+def sample_cost(items: Iterable[PlannedItem]) -> float:
+    """Cost of one sample in token equivalents; the cost of a pack is the sum over its samples."""
+    tokens = pairs = patches = patch_pairs = cells = visible = 0
+    for planned in items:
+        if not planned.kept:
+            continue
+        item = planned.item
+        length = split_length(item.num_tokens)
+        tokens += length
+        causal = item.kind is ItemKind.TEXT
+        pairs += length * visible + (length * (length + 1) // 2 if causal else length * length)
+        if not (item.kind is ItemKind.VAE and item.loss):
+            visible += length
+        if item.kind is ItemKind.VIT:
+            patches += item.num_tokens
+            patch_pairs += item.num_tokens * item.num_tokens
+        elif item.kind is ItemKind.VAE:
+            cells += item.num_tokens
+    return tokens + PAIR_COST * pairs + VIT_TOKEN_COST * patches + VIT_PAIR_COST * patch_pairs + VAE_TOKEN_COST * cells
+
+
+def imbalance(costs_by_rank: Sequence[Sequence[float]]) -> float:
+    """Mean over steps of (largest cost of the step / mean cost of the step); `costs_by_rank[r][s]`: rank r, step s."""
+    ratios = [max(step) * len(step) / sum(step) for step in zip(*costs_by_rank, strict=False) if sum(step) > 0]
+    return sum(ratios) / len(ratios) if ratios else 1.0
