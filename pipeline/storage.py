@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import os
-import re
-import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,16 +24,27 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 import fsspec
 
 from pipeline.errors import RunFailed
+from pipeline.publishing import (
+    describe,
+    failing_as_run,
+    is_storage_error,
+    is_temporary,
+    publish_by_rename,
+    publish_local,
+    publish_object,
+    remove_if_dead,
+)
 
 __all__ = ["FileIdentity", "Storage"]
 
 Answer = TypeVar("Answer")
 
-_TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}$")
 _ATOMIC_UPLOADS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})  # visible only when completed
 _STAMP_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-_FINAL_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-_TRANSIENT_LIBRARIES = frozenset({"aiobotocore", "aiohttp", "botocore", "fsspec", "http", "s3fs", "urllib3"})
+_CALLERS_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+_HOPELESS_NUMBERS = frozenset({errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOSYS})  # waiting does not cure these
+_HOPELESS_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "ParamValidationError"})
+_IMPOSSIBLE_NAMES = frozenset({errno.ENAMETOOLONG, errno.ELOOP})
 _READ_AHEAD_BYTES = 1 << 20
 
 
@@ -52,9 +60,10 @@ class FileIdentity:
 class Storage:
     """Reads and publishes files by URL. Holds no connection: it can be pickled, forked and shared between threads.
 
-    Errors: what is missing or forbidden is the built-in `FileNotFoundError`, `PermissionError`, `IsADirectoryError` or
-    `NotADirectoryError`, at once, and the caller's to judge. Everything else is tried again after each of
-    `retry_delays_s`, then becomes `RunFailed`. Whatever prevents publishing is `RunFailed`.
+    Errors of reading: what is missing (or has a name no file can have) is `FileNotFoundError`, `IsADirectoryError` or
+    `NotADirectoryError`, what a local disk forbids is `PermissionError`: at once, and the caller's to judge. What an
+    object store forbids is `RunFailed` at once: expired credentials must not look like bad rows. Everything else is
+    tried again after each of `retry_delays_s`, then becomes `RunFailed`. Whatever prevents publishing is `RunFailed`.
 
     Attributes:
         options: fsspec options, flat or by protocol (`{"s3": {"endpoint_url": …}}`). For S3 the environment's
@@ -78,7 +87,9 @@ class Storage:
         if local is not None:
             return os.path.exists(local)  # noqa: PTH110
         filesystem, path = self._filesystem(url)
-        return bool(self._retrying(url, lambda: filesystem.exists(path)))
+        with contextlib.suppress(FileNotFoundError):
+            return bool(self._retrying(url, lambda: filesystem.exists(path)))
+        return False
 
     def identity(self, url: str) -> FileIdentity:
         """Size and stamp of a file, asked from the storage itself, never from a cache."""
@@ -111,7 +122,7 @@ class Storage:
         if local is not None:
             return self._retrying(url, lambda: _read_local_range(local, start, end))
         filesystem, path = self._filesystem(url)
-        return self._retrying(url, lambda: bytes(filesystem.cat_file(path, start=start, end=end)))
+        return self._retrying(url, lambda: _read_remote_range(filesystem, path, start, end))
 
     def open(self, url: str) -> BinaryIO:
         """A seekable binary file; a remote one is read by ranges, each with its own retries, 1 MiB ahead."""
@@ -133,7 +144,7 @@ class Storage:
         else:
             filesystem, path = self._filesystem(url)
             names = self._retrying(url, lambda: _list_remote(filesystem, path.rstrip("/"), recursive))
-        return sorted(name for name in names if not _is_temporary(name))
+        return sorted(name for name in names if not is_temporary(name))
 
     def publish_bytes(self, url: str, content: bytes) -> None:
         """Write a whole small file: readers see the old one or the new one, never a part."""
@@ -152,18 +163,18 @@ class Storage:
         """
         local = self.local_path(url)
         if local is not None:
-            writing = _publish_local(url, local)
+            writing = publish_local(url, local)
         else:
             filesystem, path = self._filesystem(url)
             protocol = url.partition("://")[0]
-            writing = (_publish_object if protocol in _ATOMIC_UPLOADS else _publish_by_rename)(url, filesystem, path)
+            writing = (publish_object if protocol in _ATOMIC_UPLOADS else publish_by_rename)(url, filesystem, path)
         with writing as file:
             yield file
 
     def remove(self, url: str) -> None:
         """Remove a file, if it is there."""
         local = self.local_path(url)
-        with _failing_as_run(url, "remove"), contextlib.suppress(FileNotFoundError):
+        with failing_as_run(url, "remove"), contextlib.suppress(FileNotFoundError):
             if local is not None:
                 os.unlink(local)  # noqa: PTH108
                 return
@@ -182,9 +193,9 @@ class Storage:
             os.path.join(folder, name)  # noqa: PTH118
             for folder, _, names in os.walk(local)
             for name in names
-            if _is_temporary(name)
+            if is_temporary(name)
         ]
-        return sum(_remove_if_dead(path) for path in temporaries)
+        return sum(remove_if_dead(path) for path in temporaries)
 
     def _filesystem(self, url: str) -> tuple[Any, str]:
         """The fsspec filesystem of a URL and the path in it. fsspec keeps one instance per process and options."""
@@ -198,15 +209,23 @@ class Storage:
 
     def _retrying(self, url: str, attempt: Callable[[], Answer]) -> Answer:
         """What `attempt` returns; transient errors are tried again, then become `RunFailed`."""
+        if not _can_be_a_name(url):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
+        local = self.local_path(url) is not None
         for delay_s in (*self.retry_delays_s, None):
             try:
                 return attempt()
             except Exception as error:
-                if isinstance(error, _FINAL_ERRORS) or not _is_storage_error(error):
+                if isinstance(error, _CALLERS_ERRORS) or not is_storage_error(error):
+                    raise
+                number = error.errno if isinstance(error, OSError) else None
+                if number in _IMPOSSIBLE_NAMES:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
+                if local and isinstance(error, PermissionError):
                     raise
                 if delay_s is None or _is_hopeless(error):
                     raise RunFailed(
-                        f"cannot read {url}: {_describe(error)}. The run cannot go on without it. "
+                        f"cannot read {url}: {describe(error)}. The run cannot go on without it. "
                         "What is already published stays valid: see to the storage and run the same command again."
                     ) from error
                 time.sleep(delay_s)
@@ -249,170 +268,6 @@ class _RangedFile(io.RawIOBase):
         return len(content)
 
 
-class _Sink(io.RawIOBase):
-    """Where a published file's bytes go; turns the storage's errors into `RunFailed`, and counts."""
-
-    def __init__(self, url: str, write: Callable[[Any], int]) -> None:
-        self._url = url
-        self._write = write
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, content: Any) -> int:
-        with _failing_as_run(self._url, "write"):
-            num_bytes = self._write(content)
-        self._position += num_bytes
-        return num_bytes
-
-
-@contextlib.contextmanager
-def _buffered(url: str, write: Callable[[Any], int]) -> Iterator[BinaryIO]:
-    """A buffered file over `write`; after an error what is still in the buffer is forgotten, not written."""
-    sink = _Sink(url, write)
-    file = io.BufferedWriter(sink, _READ_AHEAD_BYTES)
-    try:
-        yield cast("BinaryIO", file)
-        if not file.closed:
-            file.flush()
-    finally:
-        sink.close()  # a BufferedWriter over a closed raw file no longer tries to flush
-
-
-@contextlib.contextmanager
-def _publish_local(url: str, path: str) -> Iterator[BinaryIO]:
-    folder, name = os.path.split(path)
-    with _failing_as_run(url, "write"):
-        os.makedirs(folder or ".", exist_ok=True)  # noqa: PTH103
-        temporary, descriptor = _create_locked(folder, name)
-    published = False
-    try:
-        with _buffered(url, lambda content: os.write(descriptor, content)) as file:
-            yield file
-        with _failing_as_run(url, "write"):
-            os.fsync(descriptor)
-            os.rename(temporary, path)  # noqa: PTH104
-            published = True
-            _sync_folder(folder or ".")
-    finally:
-        if not published:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)  # noqa: PTH108
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _publish_object(url: str, filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    with _failing_as_run(url, "write"):
-        upload = filesystem.open(path, "wb")
-    try:
-        with _buffered(url, upload.write) as file:
-            yield file
-        with _failing_as_run(url, "write"):
-            upload.close()
-    except BaseException:
-        # fsspec completes the upload when the file is closed or collected: mark it closed, so that it never is.
-        upload.closed = True
-        with contextlib.suppress(OSError):  # the store forgets an upload it cannot be told to abort
-            upload.discard()
-        raise
-
-
-@contextlib.contextmanager
-def _publish_by_rename(url: str, filesystem: Any, path: str) -> Iterator[BinaryIO]:
-    """For filesystems whose open files are visible: collected in memory, uploaded under a temporary name, moved."""
-    content = io.BytesIO()
-    with _buffered(url, content.write) as file:
-        yield file
-    folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/{_temporary_name(name)}"
-    with _failing_as_run(url, "write"):
-        filesystem.makedirs(folder, exist_ok=True)
-        filesystem.pipe_file(temporary, content.getvalue())
-        filesystem.mv(temporary, path)
-
-
-@contextlib.contextmanager
-def _failing_as_run(url: str, verb: str) -> Iterator[None]:
-    """Turns a storage error into `RunFailed`, in a sentence that names the file."""
-    try:
-        yield
-    except Exception as error:
-        if not _is_storage_error(error):
-            raise
-        raise RunFailed(
-            f"cannot {verb} {url}: {_describe(error)}. Nothing half-written was left there and what was published "
-            "before stays valid. Make room or see to the storage, then run the same command again."
-        ) from error
-
-
-def _temporary_name(name: str) -> str:
-    return f".{name[:128]}.tmp-{secrets.token_hex(8)}"
-
-
-def _is_temporary(name: str) -> bool:
-    base = name.rpartition("/")[2]
-    return base.startswith(".") and _TEMPORARY.search(base) is not None
-
-
-def _create_locked(folder: str, name: str) -> tuple[str, int]:
-    """A new temporary, locked. A sweeper may take it between its creation and its lock: then another is made."""
-    while True:
-        path = os.path.join(folder, _temporary_name(name))  # noqa: PTH118
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        try:
-            with _ignoring_missing_locks():
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.exists(path):  # noqa: PTH110
-                return path, descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _remove_if_dead(path: str) -> bool:
-    """Remove a temporary unless its writer lives, which then holds the lock. A file that cannot be locked stays."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)  # noqa: PTH108
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-@contextlib.contextmanager
-def _ignoring_missing_locks() -> Iterator[None]:
-    """Some network filesystems know no locks; there a temporary is never swept."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:
-            raise
-
-
-def _sync_folder(folder: str) -> None:
-    """Make a rename durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # not every filesystem can
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def _read_local_range(path: str, start: int, end: int) -> bytes:
     with cast("IO[bytes]", open(path, "rb", buffering=0)) as file:
         file.seek(start)
@@ -449,16 +304,31 @@ def _list_remote(filesystem: Any, path: str, recursive: bool) -> list[str]:
     return names
 
 
-def _is_storage_error(error: Exception) -> bool:
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _TRANSIENT_LIBRARIES
+def _read_remote_range(filesystem: Any, path: str, start: int, end: int) -> bytes:
+    try:
+        return bytes(filesystem.cat_file(path, start=start, end=end))
+    except OSError as error:
+        if _store_code(error) in {"InvalidRange", "416"}:  # the file ends before `start`
+            return b""
+        raise
+
+
+def _store_code(error: BaseException) -> str:
+    """The object store's own error code (`NoSuchKey`, `ExpiredToken`, …), "" if there is none."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", ""))
+
+
+def _can_be_a_name(url: str) -> bool:
+    """Paths come from data sets: a NUL or half an emoji is in no file's name."""
+    try:
+        return b"\0" not in os.fsencode(url)
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Errors that waiting does not cure: missing or expired credentials, a request the store cannot understand."""
-    return type(error).__name__ in {"NoCredentialsError", "PartialCredentialsError", "ParamValidationError"}
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or type(error).__name__
+    """Whether waiting cannot cure an error: forbidden, no credentials, a request that the store does not understand."""
+    if isinstance(error, OSError):
+        return isinstance(error, PermissionError) or error.errno in _HOPELESS_NUMBERS
+    return type(error).__name__ in _HOPELESS_NAMES
