@@ -8,8 +8,8 @@
     4. the pool is filled up again
 
 Step 3 is the subset-sum problem, solved exactly: bit n of an integer says that n tokens can be reached, and a candidate
-of length l adds `reach |= reach << l`. A pool of 64 against 36,864 tokens costs a fraction of a millisecond, and the walk
-stops at the first candidate with which the budget is met to the token. Where a vision budget (`max_vit_tokens`,
+of length l adds `reach |= reach << l`. A pool of 64 against 36,864 tokens costs a fraction of a millisecond, and the
+walk stops at the first candidate with which the budget is met to the token. Where a vision budget (`max_vit_tokens`,
 `max_vae_tokens`, `max_images`) binds, that budget is what is filled, and the tokens left go to samples that need none.
 
 The packs are a function of the sequence of draws alone, so a longer run begins with the same packs.

@@ -9,8 +9,8 @@
 A noise split is hidden from every other split, so it never counts among the p visible tokens of a later one; attention
 never crosses samples. The constants are the forward-pass FLOPs of BAGEL's towers relative to one token through the
 language model (Qwen2.5-7B: 7.6e9 weights, 28 layers of width 3,584; SigLIP so400m: 0.4e9 weights, 27 layers of width
-1,152): 2·7.6e9 a token, 4·3,584·28 a pair; 2·0.4e9 a patch, 4·1,152·27 a pair of patches; the convolutional VAE encoder about
-5e8 per latent cell. Training multiplies all of them alike.
+1,152): 2·7.6e9 a token, 4·3,584·28 a pair; 2·0.4e9 a patch, 4·1,152·27 a pair of patches; the convolutional VAE encoder
+about 5e8 per latent cell. Training multiplies all of them alike.
 """
 
 from __future__ import annotations
