@@ -5,9 +5,12 @@
     <bake>/shards/lane-00000/000000.json     Sidecar           the tar's commit mark
 
 A pack is the tar members `00000-00000000.json` (PackHeader), then `00000-00000000.<array>.npy` for each array it has,
-in the order of ARRAY_DTYPES (absent modality: no member), then `…vit_000.webp`, `…vae_000.webp`, … where pixels are stored
-as WebP. Tar bytes are deterministic: ustar, mtime 0, uid/gid 0, no names, mode 0644. NPY format 1.0, C order, little
-endian. No pickle anywhere.
+in the order of ARRAY_DTYPES (absent modality: no member), then `…vit_000.webp`, `…vae_000.webp`, … where pixels are
+stored as WebP. Tar bytes are deterministic: ustar, mtime 0, uid/gid 0, no names, mode 0644. NPY format 1.0, C order,
+little endian. No pickle anywhere.
+
+An array without elements has no member: an absent modality is absent, and so is, say, `mse_loss_indexes` of a pack
+whose VAE images are all conditions. A reader takes a missing array as empty.
 
 Field names, dtypes and meanings follow nemo-automodel 0.7.0 `SimpleCustomBatch`; see `loaders.batch`.
 """
@@ -18,8 +21,12 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 from typing import Any
+
+from loaders.errors import FormatError
+from loaders.records import decode_record, parse_json
 
 __all__ = [
     "ARRAY_DTYPES",
@@ -29,6 +36,7 @@ __all__ = [
     "VIT_FIELDS",
     "DatasetManifest",
     "Drop",
+    "FormatError",
     "LaneEntry",
     "MemberEntry",
     "Normalisation",
@@ -39,6 +47,9 @@ __all__ = [
     "Sidecar",
     "member_name",
     "pack_key",
+    "parse_dataset_manifest",
+    "parse_pack_header",
+    "parse_sidecar",
     "picture_name",
     "shard_path",
     "sidecar_path",
@@ -152,7 +163,7 @@ class MemberEntry:
         crc32: CRC-32 (zlib) of the payload.
         dtype: NumPy dtype string of an array, "" for JSON and WebP.
         shape: Shape of an array, () otherwise.
-        data_offset: Byte offset of an array's first element; equals `offset` otherwise.
+        data_offset: Byte offset of an array's first element, a multiple of 64; equals `offset` otherwise.
     """
 
     offset: int
@@ -292,3 +303,89 @@ def to_json(record: PackHeader | Sidecar | DatasetManifest, *, indent: int | Non
     return json.dumps(
         dataclasses.asdict(record), ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
     ).encode("utf-8")
+
+
+def _parse(record: type, content: bytes, where: str) -> Any:
+    """A versioned record; another format version is refused before anything else is looked at."""
+    value = parse_json(content, where)
+    version = value.get("format")
+    if version != FORMAT_VERSION:
+        raise FormatError(
+            f"{where} has format {version!r}, this parbake reads format {FORMAT_VERSION}; its shards would be "
+            f"misread; use the parbake version that wrote it, or bake again."
+        )
+    return decode_record(record, value, where)
+
+
+def parse_pack_header(content: bytes, where: str = "pack header") -> PackHeader:
+    """The `.json` member of a pack. `where` is what messages call it.
+
+    Raises:
+        FormatError: not a pack header, or lists that must have one length differ.
+    """
+    header: PackHeader = decode_record(PackHeader, parse_json(content, where), where)
+    num_stored = len(header.vae_image_sizes)
+    consistent = (
+        len(header.split_lens) == len(header.attn_modes)
+        and all(mode in ATTENTION_MODES for mode in header.attn_modes)
+        and len(header.vit_image_sizes) == len(header.vit_normalisation)
+        and num_stored == len(header.vae_normalisation)
+        and all(0 <= number < num_stored for number in header.vae_image_index)
+        and len(header.vae_image_index) == len(header.patchified_vae_latent_shapes)
+        and min(header.split_lens, default=0) >= 0
+        and min(header.sample_lens, default=0) >= 0
+    )
+    if not consistent:
+        raise FormatError(
+            f"{where}: splits, image sizes and image indexes do not agree with each other; the pack cannot be rebuilt; "
+            f"it is damaged, render its shard again."
+        )
+    return header
+
+
+def parse_sidecar(content: bytes, where: str = "sidecar") -> Sidecar:
+    """A shard's sidecar; every byte range in it lies inside the shard, so that a reader may map it. `where`: its name.
+
+    Raises:
+        FormatError: not a sidecar of this format, or a member lies outside the shard or contradicts its own shape.
+    """
+    sidecar: Sidecar = _parse(Sidecar, content, where)
+    if len(sidecar.packs) != sidecar.num_packs:
+        raise FormatError(
+            f"{where} lists {len(sidecar.packs)} packs and claims {sidecar.num_packs}; packs would be misnumbered; "
+            f"it is damaged, render the shard again."
+        )
+    for pack in sidecar.packs:
+        for name, member in pack.members.items():
+            if not _member_is_sound(name, member, sidecar.num_bytes):
+                raise FormatError(
+                    f"{where}: member {name} of pack {pack.key} claims bytes {member.offset}+{member.num_bytes}, dtype "
+                    f"{member.dtype!r}, shape {member.shape} in a shard of {sidecar.num_bytes} bytes; it cannot be "
+                    f"read; the sidecar is damaged, render the shard again."
+                )
+    return sidecar
+
+
+def _member_is_sound(name: str, member: MemberEntry, shard_bytes: int) -> bool:
+    """Inside the shard; an array has its field's dtype and exactly the bytes that its shape needs."""
+    inside = min(member.offset, member.num_bytes) >= 0 and member.offset + member.num_bytes <= shard_bytes
+    if name not in ARRAY_DTYPES:
+        return inside and member.dtype == "" and member.shape == ()
+    if member.dtype != ARRAY_DTYPES[name] or any(extent < 0 for extent in member.shape):
+        return False
+    data_bytes = int(member.dtype[2:]) * prod(member.shape)
+    return (
+        inside
+        and member.offset <= member.data_offset
+        and (member.data_offset + data_bytes == member.offset + member.num_bytes)
+    )
+
+
+def parse_dataset_manifest(content: bytes, where: str = "dataset.json") -> DatasetManifest:
+    """A bake's `dataset.json`. `where` is what messages call it.
+
+    Raises:
+        FormatError: not a manifest of this format.
+    """
+    manifest: DatasetManifest = _parse(DatasetManifest, content, where)
+    return manifest
