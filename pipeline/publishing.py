@@ -2,7 +2,7 @@
 
 local          temporary beside the final name, under flock ─► fsync ─► rename ─► fsync of the folder
 object store   multipart upload ─► completed on success, aborted on error
-anything else  collected in memory ─► uploaded under a temporary name ─► moved
+anything else  collected in memory ─► uploaded under a temporary name ─► renamed where it can
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
+
+from fsspec import AbstractFileSystem
 
 from pipeline.errors import RunFailed
 
@@ -115,9 +117,12 @@ def publish_by_rename(url: str, filesystem: Any, path: str) -> Iterator[BinaryIO
     with _buffered(url, content.write) as file:
         yield file
     folder, _, name = path.rpartition("/")
-    temporary = f"{folder}/{_temporary_name(name)}"
     with failing_as_run(url, "write"):
         filesystem.makedirs(folder, exist_ok=True)
+        if type(filesystem).mv is AbstractFileSystem.mv:  # a copy, no rename: then one write of all is the safest
+            filesystem.pipe_file(path, content.getvalue())
+            return
+        temporary = f"{folder}/{_temporary_name(name)}"
         filesystem.pipe_file(temporary, content.getvalue())
         filesystem.mv(temporary, path)
 
