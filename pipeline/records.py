@@ -114,9 +114,11 @@ class IndexRow:
         fault_after_draws: The fault strikes after the row's frame draws were spent (video rows only).
         images: The row's images in order; a folder of frames has one entry per frame, a video file one entry.
         num_frames: Frames of the row's video, -1 if it has none.
-        text_num_tokens: Raw token count of each text.
+        video_is_folder: The video is a folder of frames (sampled only where it has more frames than drawn).
+        text_num_tokens: Raw token count of each text; -1 for a text that cannot be used (null or no string).
         text_ids: Token ids of each text.
-        texts: The texts themselves, only where the plan may have to join them (`unified_edit`), else empty.
+        texts: The texts themselves, only where the plan may have to make another text of them (`unified_edit`: joined
+            instructions; `vlm_sft`: a turn whose text depends on the number of frames drawn), else empty.
         text_group_sizes: How the flat text list falls into lists of alternatives: captions of an image (one group),
             instructions of each edit step (one group per step; -1: the step's list is null or no list).
         elements: Conversation elements (`Element`), `vlm_sft` only.
@@ -133,6 +135,7 @@ class IndexRow:
     fault_after_draws: bool = False
     images: tuple[ImageEntry, ...] = ()
     num_frames: int = -1
+    video_is_folder: bool = False
     text_num_tokens: tuple[int, ...] = ()
     text_ids: tuple[Sequence[int], ...] = ()
     texts: tuple[str, ...] = ()
@@ -158,6 +161,7 @@ INDEX_SCHEMA = pa.schema(
         ("image_conditions", pa.list_(pa.int32())),
         ("image_stamps", pa.list_(pa.int64())),
         ("num_frames", pa.int32()),
+        ("video_is_folder", pa.bool_()),
         ("text_num_tokens", pa.list_(pa.int32())),
         ("text_ids", pa.list_(pa.list_(pa.int32()))),
         ("texts", pa.list_(pa.string())),

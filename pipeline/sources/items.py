@@ -1,0 +1,65 @@
+"""Images as items: planned size, token count and conditions, the same for every source kind."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from pipeline.config import BakeConfig, DatasetConfig, ImageTransformConfig
+from pipeline.media.resize import planned_size
+from pipeline.records import Condition, ImageEntry, Item, ItemKind
+
+__all__ = ["PlannedImage", "image_item", "is_aliased", "plan_image"]
+
+PlannedImage = tuple[int, int, int]
+"""Width, height and conditions of a planned image."""
+
+
+def plan_image(
+    image: ImageEntry, transform: ImageTransformConfig, bake: BakeConfig | None, num_images: int = 1
+) -> PlannedImage:
+    """Size of the image after the transform, where `num_images` share its `max_pixels`."""
+    resize_area = bake is not None and "resize_area" in bake.corrections
+    return _planned(image.width_px, image.height_px, transform, num_images, resize_area)
+
+
+@lru_cache(maxsize=1 << 16)
+def _planned(
+    width_px: int, height_px: int, transform: ImageTransformConfig, num_images: int, resize_area: bool
+) -> PlannedImage:
+    by_ratio = planned_size(width_px, height_px, transform, num_images, resize_area=False)
+    by_area = planned_size(width_px, height_px, transform, num_images, resize_area=True)
+    conditions = Condition.RESIZE_AREA if by_ratio != by_area else Condition.NONE
+    width_planned_px, height_planned_px = by_area if resize_area else by_ratio
+    return width_planned_px, height_planned_px, int(conditions)
+
+
+def is_aliased(kind: ItemKind, width_px: int, height_px: int, dataset: DatasetConfig) -> bool:
+    """Whether a side has more cells than the position table, so that position ids repeat or leave the table."""
+    if dataset.interpolate_pos:
+        return False
+    if kind is ItemKind.VIT:
+        return max(width_px, height_px) // dataset.vit_patch_size > dataset.max_num_patch_per_side
+    return max(width_px, height_px) // dataset.vae_image_downsample > dataset.max_latent_size
+
+
+def image_item(
+    kind: ItemKind,
+    image: int,
+    planned: PlannedImage,
+    dataset: DatasetConfig,
+    *,
+    loss: bool = False,
+    enable_cfg: bool = False,
+) -> Item:
+    """The item of image number `image` of a row; its tokens are patches (ViT) or latent cells (VAE)."""
+    width_px, height_px, _ = planned
+    cell_px = dataset.vit_patch_size if kind is ItemKind.VIT else dataset.vae_image_downsample
+    return Item(
+        kind=kind,
+        loss=loss,
+        enable_cfg=enable_cfg,
+        num_tokens=(width_px // cell_px) * (height_px // cell_px),
+        image=image,
+        width_px=width_px,
+        height_px=height_px,
+    )
