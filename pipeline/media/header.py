@@ -1,0 +1,144 @@
+"""What the index needs to know of a picture, from its header alone wherever the header decides.
+
+Which pictures can still fail once Pillow has parsed their header, under the reference's settings (found by feeding
+damaged files, see `tests/media/test_header_fuzz.py`):
+
+    JPEG         never: libjpeg's errors and missing data end the decoding early, and the rest stays as it is
+    PNG          grey or colour without tRNS whose pixels are followed by nothing but IDAT and IEND: never (broken zlib
+                 data ends early too). Palettes, tRNS, animations, chunks behind the pixels, cut files: may
+    everything   may: WebP and AVIF parse the container when opened and fail on its payload, TIFF and ICO hold further
+    else         headers, EPS asks for a program that may not be there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from io import BytesIO
+from typing import BinaryIO, Final
+
+from PIL import Image, ImageFile
+
+from pipeline.records import Condition, ImageEntry
+
+from .colour import colour_conditions, orientation_of
+from .completeness import Ending, jpeg_ending, png_ending
+from .decode import load_rgb
+from .faults import TRUNCATED, ZERO_BYTES, ImageFault
+from .opening import open_image
+from .prefixed import HeadFirst
+from .settings import apply_pillow_settings, strict_about_truncation
+
+__all__ = ["inspect_image"]
+
+_JPEG_FORMATS: Final = frozenset({"JPEG", "MPO"})
+_SURE_PNG_MODES: Final = frozenset({"1", "L", "LA", "I;16", "RGB", "RGBA"})
+_EAGER_FORMATS: Final = frozenset({"JPEG", "PNG", "WEBP"})  # know how many frames they have once they are opened
+_UNRELIABLE_SIZES: Final = frozenset({"CUR", "EPS", "ICNS", "ICO", "WMF"})  # the decoded size may differ
+_TAIL_BYTES: Final = 1 << 12
+
+
+def inspect_image(source: bytes | BinaryIO, *, corrections: Set[str], decode: bool, plain: bool = False) -> ImageEntry:
+    """Size, conditions and fault of one picture. Never raises for a bad picture.
+
+    Args:
+        source: The content, or a seekable binary file: of that, the first 64 KiB are read, and all of it only where
+            they do not decide (WebP, long EXIF, `decode` of anything but JPEG).
+        corrections: Names of corrections in force (`bake.corrections`): `exif` swaps width and height where the
+            orientation says so, `truncated` makes a cut picture a fault.
+        decode: Make sure that a picture without fault will not fail in `decode_rgb`. What cannot fail is not decoded.
+        plain: As for `decode_rgb`.
+
+    Returns:
+        An entry without `reference` and `stamp`. `TRUNCATED` is looked for where it is cheap: in JPEG and PNG if the
+        content is at hand, in a JPEG file if `decode` or the correction asks for it, and in whatever is decoded.
+
+    Raises:
+        OSError: `source` could not be read.
+    """
+    apply_pillow_settings()
+    file = HeadFirst(source) if not isinstance(source, bytes) else BytesIO(source)
+    try:
+        return _inspected(file, corrections, decode=decode, plain=plain)
+    except ImageFault as fault:
+        if isinstance(file, HeadFirst) and file.error is not None:
+            raise file.error from fault
+        return ImageEntry(fault=fault.reason)
+
+
+def _inspected(file: BytesIO, corrections: Set[str], *, decode: bool, plain: bool) -> ImageEntry:
+    if not file.read(1):
+        raise ImageFault(ZERO_BYTES)
+    image = open_image(file)
+    pixels_offset = file.tell()
+    width, height = image.size
+    conditions = colour_conditions(image)
+    orientation = orientation_of(image)
+    if orientation != 1:
+        conditions |= Condition.EXIF
+    strict = "truncated" in corrections
+    ending = _ending(image, file, pixels_offset, thorough=decode or strict)
+    cannot_fail = ending is Ending.PLAIN and not strict and _is_sure(image)
+    if _is_animated(image, file):
+        conditions |= Condition.ANIMATED
+    if ending is Ending.CUT or image.format in _UNRELIABLE_SIZES or (decode and not cannot_fail):
+        picture, whole = _loaded(file, image, corrections, plain=plain)
+        if not whole:
+            conditions |= Condition.TRUNCATED
+            if strict:
+                raise ImageFault(TRUNCATED)
+        if picture.size != (width, height):
+            conditions |= Condition.SIZE_DIFFERS
+            width, height = picture.size
+    if "exif" in corrections and orientation >= 5:
+        width, height = height, width
+    return ImageEntry(width_px=width, height_px=height, conditions=int(conditions))
+
+
+def _ending(image: ImageFile.ImageFile, file: BytesIO, pixels_offset: int, *, thorough: bool) -> Ending:
+    """How the file ends; `MIXED` where that is unknown or would take reading a whole file only to count it."""
+    if image.format in _JPEG_FORMATS:
+        if not isinstance(file, HeadFirst):
+            return jpeg_ending(file.getvalue(), pixels_offset)
+        if not thorough or jpeg_ending(file.tail(_TAIL_BYTES)) is Ending.PLAIN:
+            return Ending.PLAIN
+        return jpeg_ending(file.whole(), pixels_offset)
+    if image.format == "PNG" and image.tile and (thorough or not isinstance(file, HeadFirst)):
+        encoded = file.whole() if isinstance(file, HeadFirst) else file.getvalue()
+        return png_ending(encoded, image.tile[0].offset)
+    return Ending.MIXED
+
+
+def _is_sure(image: ImageFile.ImageFile) -> bool:
+    """Whether a picture that ends plainly can be decoded whatever its pixel data are (see the module's table)."""
+    if image.format == "PNG":
+        return image.mode in _SURE_PNG_MODES and "transparency" not in image.info and not _is_animated_once_open(image)
+    return image.format in _JPEG_FORMATS
+
+
+def _is_animated_once_open(image: ImageFile.ImageFile) -> bool:
+    return bool(getattr(image, "is_animated", False))
+
+
+def _is_animated(image: ImageFile.ImageFile, file: BytesIO) -> bool:
+    """Whether there are several frames. Most plugins seek to find out, so they do it on an image of their own."""
+    if image.format in _EAGER_FORMATS:
+        return _is_animated_once_open(image)
+    try:
+        return _is_animated_once_open(Image.open(file))
+    except Exception:  # noqa: BLE001  a broken second frame raises anything, and does not matter to the first
+        return False
+
+
+def _loaded(
+    file: BytesIO, image: ImageFile.ImageFile, corrections: Set[str], *, plain: bool
+) -> tuple[Image.Image, bool]:
+    """The picture decoded, and whether that worked without the reference's lenience.
+
+    Raises:
+        ImageFault: The reference cannot decode it either.
+    """
+    try:
+        with strict_about_truncation():
+            return load_rgb(image, corrections, plain=plain), True
+    except ImageFault:
+        return load_rgb(open_image(file), corrections, plain=plain), False
