@@ -1,0 +1,79 @@
+"""The resolved configuration as YAML, for people and for `parbake` itself: it can be run as it stands.
+
+Secrets stay out: the values of `bake.storage_options`, user names and passwords in URLs, and URL queries (signatures).
+"""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+
+from pipeline.config import Config, GroupConfig
+
+__all__ = ["resolved_yaml", "without_secrets"]
+
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
+_QUERY = re.compile(r"(?<=\?).*$")
+_SOURCE_KEYS = ("data_dir", "jsonl_path", "parquet_info_path")
+
+
+def without_secrets(url: str) -> str:
+    """A URL without user name, password and query; other strings unchanged."""
+    if "://" not in url:
+        return url
+    return _QUERY.sub("removed", _USER.sub("", url))
+
+
+def resolved_yaml(config: Config) -> str:
+    """`config` in AutoModel's spelling, every default written out, paths resolved, secrets removed."""
+    dataset = config.dataset.model_dump(mode="json", exclude={"groups"})
+    dataset["grouped_datasets"] = {group.name: _group(group) for group in config.dataset.groups}
+    dataset["dataset_info"] = {group.name: _sources(group) for group in config.dataset.groups}
+    bake = config.bake.model_dump(mode="json", exclude={"storage_options", "length"})
+    bake["output"] = without_secrets(config.bake.output)
+    bake["length"] = config.bake.length.model_dump(exclude_none=True)
+    if config.bake.storage_options:
+        bake["storage_options"] = dict.fromkeys(config.bake.storage_options)
+    bake = {name: value for name, value in bake.items() if value is not None}
+    if config.bake.packer == "greedy":
+        bake = {name: value for name, value in bake.items() if name not in ("pool_size", "balance_window")}
+    content = {
+        "seed": config.seed,
+        "tokenizer": {"pretrained_model_name_or_path": without_secrets(config.tokenizer_path)},
+        "dataset": dataset,
+        "dataloader": {"num_workers": config.num_workers},
+        "bake": bake,
+    }
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _group(group: GroupConfig) -> dict[str, object]:
+    spelled: dict[str, object] = {
+        "kind": group.kind,
+        "dataset_names": [source.name.removeprefix(f"{group.name}/") for source in group.sources],
+        "num_used_data": [source.num_used_data for source in group.sources],
+        "weight": group.weight,
+        "is_mandatory": group.is_mandatory,
+        "image_transform_args": group.image_transform.model_dump(mode="json"),
+    }
+    if group.vit_image_transform is not None:
+        spelled["vit_image_transform_args"] = group.vit_image_transform.model_dump(mode="json")
+    if group.frame_sampler is not None:
+        spelled["frame_sampler_args"] = group.frame_sampler.model_dump(mode="json")
+    if group.parquet_info is not None:
+        spelled["parquet_info"] = {
+            without_secrets(path): {"num_row_groups": count} for path, count in group.parquet_info.items()
+        }
+    if group.kind == "vlm_sft":
+        spelled.update(shuffle_lines=group.shuffle_lines, shuffle_seed=group.shuffle_seed)
+    return spelled
+
+
+def _sources(group: GroupConfig) -> dict[str, object]:
+    return {
+        source.name.removeprefix(f"{group.name}/"): {
+            key: without_secrets(value) for key in _SOURCE_KEYS if (value := getattr(source, key)) is not None
+        }
+        for source in group.sources
+    }
