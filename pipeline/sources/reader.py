@@ -1,7 +1,7 @@
 """The bytes behind (row, image): what render asks for.
 
-Consecutive packs of a lane ask for consecutive rows of a few parquet files, so the reader streams row groups forward, in
-slices of bounded size, and keeps recently read slices in a bounded cache. Media files are read one by one.
+Consecutive packs of a lane ask for consecutive rows of a few parquet files, so the reader streams row groups forward,
+in slices of bounded size, and keeps recently read slices in a bounded cache. Media files are read one by one.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from PIL import Image
 
 from pipeline.config import Config
 from pipeline.records import IndexRow, RowId
@@ -40,14 +39,13 @@ class Picture:
 
     Attributes:
         encoded: The image file's bytes; b"" for a video frame, and for a cell that holds nothing.
-        frame: uint8 [height, width, 3] RGB of a video file's frame, else None.
-        composited: Transparency is composited on white (`decode_rgb`); False for a frame of a folder, which the
-            reference converts plainly (`Image.open(...).convert("RGB")`).
+        frame: The RGB frame of a video file, else None.
+        plain: As for `media.decode.decode_rgb`: True for a frame of a folder.
     """
 
     encoded: bytes = b""
-    frame: npt.NDArray[np.uint8] | None = None
-    composited: bool = True
+    frame: Image.Image | None = None
+    plain: bool = False
 
 
 class SourceReader:
