@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-__all__ = ["Executor", "InlineExecutor", "Progress", "SilentProgress", "UnitDone"]
+from pipeline.errors import ConfigError
+
+__all__ = ["Executor", "InlineExecutor", "Progress", "SilentProgress", "UnitDone", "make_executor"]
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
@@ -77,3 +79,26 @@ class InlineExecutor:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def make_executor(kind: str, *, address: str | None = None) -> Executor:
+    """The executor that `bake.executor` names. Ray is imported, and started, only when it is asked for.
+
+    Args:
+        kind: "inline" or "ray".
+        address: Ray cluster to join; default: the one in `RAY_ADDRESS` (set inside a Ray job), else a local one that is
+            started here and ends with `close()`.
+
+    Raises:
+        ConfigError: No such kind.
+        RunFailed: Ray cannot be started or reached.
+    """
+    if kind == "inline":
+        return InlineExecutor()
+    if kind == "ray":
+        from pipeline.ray_executor import RayExecutor
+
+        return RayExecutor(address)
+    raise ConfigError(
+        f"bake.executor is {kind!r}, which is no executor: the run would have nothing to run on. Use inline or ray."
+    )

@@ -13,6 +13,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from pipeline.executor import Executor, make_executor
+
 
 def free_port() -> int:
     """A loopback port that nobody listens on now."""
@@ -69,3 +71,11 @@ def _wait_until_listening(port: int, server: subprocess.Popen[bytes], log: Path)
         else:
             return
     raise RuntimeError(f"moto did not start:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def ray_executor() -> Iterator[Executor]:
+    """The one local Ray that all tests of this process share; starting it takes seconds."""
+    executor = make_executor("ray")
+    yield executor
+    executor.close()
