@@ -222,7 +222,7 @@ def _text_ids(splits: Sequence[_Split], token_ids: Sequence[Int32], rules: Layou
 
 def _position_ids(splits: Sequence[_Split]) -> Int32:
     """Rope id of every token, int32 [sequence_length]: counting up in texts, one id for a whole image."""
-    lengths = [split.length for split in splits]
+    lengths = np.array([split.length for split in splits], np.int64)
     first = np.repeat(np.array([split.rope_id for split in splits], np.int32), lengths)
     starts = np.repeat(np.array([split.start for split in splits], np.int32), lengths)
     counts_up = np.repeat(np.array([split.item.kind is ItemKind.TEXT for split in splits], np.bool_), lengths)
@@ -265,8 +265,10 @@ def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Int32:
     ends = list(accumulate(lengths))
     # shift of each range against a plain count over all of them
     shifts = np.array([start - (end - length) for start, end, length in zip(starts, ends, lengths, strict=True)])
-    return (np.arange(ends[-1]) + np.repeat(shifts, lengths)).astype(np.int32)
+    indexes: Int32 = (np.arange(ends[-1]) + np.repeat(shifts, lengths)).astype(np.int32)
+    return indexes
 
 
 def _concatenate(pieces: Sequence[Int32]) -> Int32:
-    return np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.empty(0, np.int32)
+    joined: Int32 = np.concatenate([np.empty(0, np.int32), *pieces])
+    return joined
