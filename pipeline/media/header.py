@@ -3,11 +3,13 @@
 Which pictures can still fail once Pillow has parsed their header, under the reference's settings (found by feeding
 damaged files, see `tests/media/test_header_fuzz.py`):
 
-    JPEG         never: libjpeg's errors and missing data end the decoding early, and the rest stays as it is
-    PNG          grey or colour without tRNS whose pixels are followed by nothing but IDAT and IEND: never (broken zlib
-                 data ends early too). Palettes, tRNS, animations, chunks behind the pixels, cut files: may
-    everything   may: WebP and AVIF parse the container when opened and fail on its payload, TIFF and ICO hold further
-    else         headers, EPS asks for a program that may not be there
+    JPEG, MPO    only one that ends before its first scan: Pillow opens it by its frame header, and has nothing to load.
+                 From there on never: errors of libjpeg and missing data end the decoding, the rest stays black or grey
+    PNG          grey or colour without tRNS, with one IDAT run that covers the picture and nothing but IEND behind it:
+                 never (broken zlib data ends the decoding too). Without IDAT, with an animation's frame box, with
+                 chunks behind the pixels, cut: may, and a cut one mostly does ("Truncated File Read")
+    everything   may: palettes and tRNS in PNG; WebP and AVIF, which fail on the payload of a container that opened;
+    else         TIFF and ICO, which hold further headers; EPS, which asks for a program that may not be there
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def _inspected(file: BytesIO, corrections: Set[str], *, decode: bool, plain: boo
         conditions |= Condition.EXIF
     strict = "truncated" in corrections
     ending = _ending(image, file, pixels_offset, thorough=decode or strict)
-    cannot_fail = ending is Ending.PLAIN and not strict and _is_sure(image)
+    cannot_fail = _is_sure(image) and ending is Ending.PLAIN and not strict
     if _is_animated(image, file):
         conditions |= Condition.ANIMATED
     if ending is Ending.CUT or image.format in _UNRELIABLE_SIZES or (decode and not cannot_fail):
@@ -109,10 +111,18 @@ def _ending(image: ImageFile.ImageFile, file: BytesIO, pixels_offset: int, *, th
 
 
 def _is_sure(image: ImageFile.ImageFile) -> bool:
-    """Whether a picture that ends plainly can be decoded whatever its pixel data are (see the module's table)."""
-    if image.format == "PNG":
-        return image.mode in _SURE_PNG_MODES and "transparency" not in image.info and not _is_animated_once_open(image)
-    return image.format in _JPEG_FORMATS
+    """Whether a picture can be decoded whatever its pixel data are (see the module's table)."""
+    if len(image.tile) != 1:
+        return False
+    if image.format in _JPEG_FORMATS:
+        return True
+    return (
+        image.format == "PNG"
+        and image.mode in _SURE_PNG_MODES
+        and image.tile[0].extents == (0, 0, *image.size)
+        and "transparency" not in image.info
+        and not _is_animated_once_open(image)
+    )
 
 
 def _is_animated_once_open(image: ImageFile.ImageFile) -> bool:

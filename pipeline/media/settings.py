@@ -1,8 +1,8 @@
 """The reference's Pillow settings, which hold for the whole process.
 
 Reference: the module level of `nemo_automodel.components.datasets.multimodal.datasets`. Cut images are filled with
-grey, up to 2·10⁸ pixels pass in silence, up to twice that with a warning (which says nothing a count would not say better, so
-it is hushed here), above that Pillow refuses; a PNG text chunk may inflate to 1 GiB.
+grey, up to 2·10⁸ pixels pass in silence, up to twice that with a warning (hushed here: it says nothing that a count
+would not say better), above that Pillow refuses; a PNG text chunk may inflate to 1 GiB.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def read_frames(file: str | BinaryIO, indexes: Sequence[int]) -> list[Image.Imag
         with av.open(file, mode="r") as container:
             for number, frame in enumerate(container.decode(_video_stream(container))):
                 if number in wanted:
-                    found[number] = frame.to_image()
+                    found[number] = Image.fromarray(frame.to_ndarray(format="rgb24"))
                     if len(found) == len(wanted):
                         break
     except av.error.InvalidDataError as error:
