@@ -70,7 +70,11 @@ def parse_yaml(text: str, name: str) -> Document:
     Raises:
         ConfigError: It is not well-formed, asks for a Python object, repeats a key, or nests without end.
     """
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # a character that no YAML may hold; its message has several lines
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"The YAML cannot be read ({name}): {reason}; save the file as plain text") from error
     try:
         node = loader.get_single_node()
         lines = _checked_lines(node, name) if node is not None else {}
@@ -82,7 +86,7 @@ def parse_yaml(text: str, name: str) -> Document:
             f"The YAML cannot be read ({place}): {error.problem or error.context}; correct that line"
         ) from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"The YAML cannot be read ({name}): {error}; correct the file") from error
+        raise ConfigError(f"The YAML cannot be read ({name}): {' '.join(str(error).split())}; correct it") from error
     except RecursionError as error:
         raise ConfigError(f"The YAML cannot be read ({name}): it nests too deeply; flatten it") from error
     finally:
