@@ -1,0 +1,28 @@
+"""`python -m tests.benchmarks [bake] [plan] [replay] [resume]`: ratios measured side by side in one run."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks import bake, plan, replay, resume
+
+BENCHMARKS = {"bake": bake.run, "plan": plan.run, "replay": replay.run, "resume": resume.run}
+
+
+def main() -> int:
+    """Run the benchmarks named, all by default; 1 if a target is missed."""
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := [name for name in names if name not in BENCHMARKS]:
+        print(f"no benchmark is called {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
+        return 2
+    holds = True
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="parbake-bench-") as folder:
+            holds &= BENCHMARKS[name](Path(folder))
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
