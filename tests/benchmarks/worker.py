@@ -43,11 +43,70 @@ def stage(name: str, config: str) -> Measure:
     return dataclasses.replace(measured(run), result=None)
 
 
+def replay(folder: str) -> Measure:
+    """Bytes a second of reading, replaying and decoding every shard, the best of three alternating rounds each."""
+    ways = {"read": _read_all, "loader": _replay_all, "webdataset": _decode_all}
+    shards = sorted(Path(folder).glob("shards/*/*.tar"))
+    num_bytes = sum(path.stat().st_size for path in shards)
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(3):
+        for name, way in ways.items():
+            seconds[name].append(measured(lambda way=way: way(folder, shards)).wall_s)  # type: ignore[misc]
+    whole = measured(lambda: None)
+    return dataclasses.replace(whole, result={name: num_bytes / min(times) for name, times in seconds.items()})
+
+
+def _read_all(folder: str, shards: list[Path]) -> None:
+    for path in shards:
+        with path.open("rb", buffering=0) as stream:
+            while stream.read(8 << 20):
+                pass
+
+
+def _replay_all(folder: str, shards: list[Path]) -> None:
+    """Every stored byte is copied out of the mapping, as `pin_memory()` or a copy to the device would."""
+    import torch
+
+    from loaders import PackedShards
+
+    for batch in PackedShards(folder, rank=0, world_size=1).loader(num_workers=0):
+        for value in vars(batch).values():
+            if isinstance(value, torch.Tensor):
+                value.clone()
+
+
+def _decode_all(folder: str, shards: list[Path]) -> None:
+    import webdataset
+
+    for _ in webdataset.WebDataset([str(path) for path in shards], shardshuffle=False).decode():
+        pass
+
+
+def resume(folder: str, position: str) -> Measure:
+    """Open the bake, load a state and take one pack; seconds, imports left out."""
+    from loaders import PackedShards
+
+    def first_batch() -> int:
+        loader = PackedShards(folder, rank=0, world_size=1).loader(num_workers=0)
+        loader.load_state_dict({**loader.state_dict(), "position": int(position)})
+        batch = next(iter(loader))
+        return int(batch.to_dict()["packed_text_ids"].numel())
+
+    first_batch()
+    return min((measured(first_batch) for _ in range(5)), key=lambda measure: measure.wall_s)
+
+
 def main() -> None:
     """Run one half and print its measure."""
     warnings.simplefilter("ignore")
     what, *arguments = sys.argv[1:]
-    measure = {"reference": reference, "stage": stage}[what](*arguments)
+    halves: dict[str, Callable[..., Measure]] = {
+        "reference": reference,
+        "stage": stage,
+        "replay": replay,
+        "resume": resume,
+    }
+    measure = halves[what](*arguments)
     print(json.dumps(dataclasses.asdict(measure)))
 
 
