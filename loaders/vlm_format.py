@@ -45,21 +45,18 @@ VLM_ARRAY_DTYPES: Mapping[str, str] = MappingProxyType(
 class PixelTable:
     """How stored uint8 columns become the processor's float32 columns (`DatasetManifest.settings["pixel_tables"]`).
 
-    A patch of the processor is a row of `channels x temporal x side x side` values. Column c of channel k holds
-    `tables[k][byte]`.
+    The processor gives rows of `channels x temporal x pixels` values, whatever the shape they are in: Qwen's patches
+    are [patches, channels * temporal * side * side], other processors' images [images, channels, height, width]
+    (temporal 1). A stored byte b of channel k stands for the float32 `tables[k][b]`.
 
     Attributes:
-        tables: Per channel, the float32 value (as the shortest decimal that reads back exactly) of every byte.
-        channels: Channels.
-        temporal: Frames of a patch; where `temporal_repeats` only the first is stored.
-        side: Pixels of a patch's side.
-        temporal_repeats: The frames of an image patch are equal and stored once.
+        tables: Per channel, the float32 value of every byte, ascending (written so that it reads back exactly).
+        temporal: Frames of a row.
+        temporal_repeats: The frames of a row are equal (a still image): only the first is stored.
     """
 
     tables: tuple[tuple[float, ...], ...]
-    channels: int
     temporal: int
-    side: int
     temporal_repeats: bool
 
 

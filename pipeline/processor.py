@@ -298,8 +298,8 @@ def _derived_markers(tokenizer: Any) -> tuple[list[int], int]:
             break
     raise ConfigError(
         "The processor's chat template does not show where an assistant turn begins and ends (a test answer was not "
-        "found between fixed tokens); without that no token could carry loss. Use a template that wraps assistant turns in "
-        "tokens of its own."
+        "found between fixed tokens); without that no token could carry loss. Use a template that wraps assistant "
+        "turns in tokens of its own."
     )
 
 
