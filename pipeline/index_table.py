@@ -8,9 +8,8 @@ becomes flat Python lists once per batch, and a row is a handful of slices of th
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -202,10 +201,10 @@ def _digest_array(array: pa.Array, digest: Any) -> None:
         digest.update(array.to_numpy(zero_copy_only=False).astype("<i8").tobytes())
 
 
-def source_index_to_json(index: SourceIndex, fingerprint: str = "") -> str:
-    """`source.json`: one unit a line. `fingerprint` is that of the whole source's settings and file identities."""
+def source_index_to_json(index: SourceIndex, extra: Mapping[str, object] | None = None) -> str:
+    """`source.json`: one unit a line. `extra` is what the index stage itself wants to find again in the head."""
     units = ",\n".join("    " + json.dumps(asdict(unit), ensure_ascii=False) for unit in index.units)
-    head = json.dumps({"source": index.source, "rows_unused": index.rows_unused, "fingerprint": fingerprint})
+    head = json.dumps({"source": index.source, "rows_unused": index.rows_unused, **(extra or {})}, ensure_ascii=False)
     return f'{{\n  "source_index": {head},\n  "units": [\n{units}\n  ]\n}}\n'
 
 

@@ -114,8 +114,8 @@ def load_tokenizer(path: str) -> Tokenizer:
         )
     known = {spelling for value in loaded.special_tokens_map.values() for spelling in _spellings(value)}
     loaded.add_tokens([marker for marker in MARKERS.values() if marker not in known])
-    special_tokens = {name: int(loaded.convert_tokens_to_ids(marker)) for name, marker in MARKERS.items()}
-    model = loaded.backend_tokenizer
+    model: Any = loaded.backend_tokenizer
+    special_tokens = {name: int(model.token_to_id(marker)) for name, marker in MARKERS.items()}
     model.encode_special_tokens = bool(loaded.split_special_tokens)
     model.no_truncation()
     model.no_padding()

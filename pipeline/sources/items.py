@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.config import BakeConfig, DatasetConfig, ImageTransformConfig
 from pipeline.media.resize import planned_size
-from pipeline.records import Condition, ImageEntry, Item, ItemKind
+from pipeline.records import Condition, Dropped, ImageEntry, Item, ItemKind, RowId, Sample
 
-__all__ = ["PlannedImage", "image_item", "is_aliased", "plan_image"]
+__all__ = ["PlannedImage", "image_item", "is_aliased", "num_stride_cells", "plan_image", "sample_of"]
 
 PlannedImage = tuple[int, int, int]
 """Width, height and conditions of a planned image."""
@@ -33,13 +34,18 @@ def _planned(
     return width_planned_px, height_planned_px, int(conditions)
 
 
-def is_aliased(kind: ItemKind, width_px: int, height_px: int, dataset: DatasetConfig) -> bool:
+def is_aliased(item: Item, dataset: DatasetConfig) -> bool:
     """Whether a side has more cells than the position table, so that position ids repeat or leave the table."""
     if dataset.interpolate_pos:
         return False
-    if kind is ItemKind.VIT:
-        return max(width_px, height_px) // dataset.vit_patch_size > dataset.max_num_patch_per_side
-    return max(width_px, height_px) // dataset.vae_image_downsample > dataset.max_latent_size
+    if item.kind is ItemKind.VIT:
+        return max(item.width_px, item.height_px) // dataset.vit_patch_size > dataset.max_num_patch_per_side
+    return max(item.width_px, item.height_px) // dataset.vae_image_downsample > dataset.max_latent_size
+
+
+def num_stride_cells(planned: PlannedImage, transform: ImageTransformConfig) -> int:
+    """What the image adds to a sample's `num_tokens`: `w*h // stride²`, whatever the patch size is."""
+    return int(planned[0] * planned[1] // transform.image_stride**2)
 
 
 def image_item(
@@ -63,3 +69,19 @@ def image_item(
         width_px=width_px,
         height_px=height_px,
     )
+
+
+def sample_of(
+    row_id: RowId,
+    items: Sequence[Item],
+    num_tokens: int,
+    conditions: int,
+    dataset: DatasetConfig,
+    bake: BakeConfig | None,
+) -> Sample | Dropped:
+    """The finished sample; a side longer than the position table is a condition of it, a fault in an improved stream."""
+    if any(is_aliased(item, dataset) for item in items if item.kind is not ItemKind.TEXT):
+        if bake is not None and bake.stream == "improved":
+            return Dropped(reason="side_too_long")
+        conditions |= int(Condition.ALIASED)
+    return Sample(row=row_id, items=tuple(items), num_tokens=num_tokens, conditions=conditions)

@@ -1,10 +1,147 @@
-"""`vlm_sft`: in the making."""
+"""`vlm_sft`: a JSONL line holds a conversation with images, a video, or neither; a sample trains on its answers.
+
+    {"image": "a.jpg" or ["a.jpg", …], "conversations": [{"from": "human", "value": "<image>What is it?"}, …]}
+    {"video": "clip.mp4" or "frames/", "conversations": [{"from": "human", "value": "<video>What happens?"}, …]}
+
+Reference: `SftJSONLIterableDataset`, `FrameSampler`. Only videos draw; their draws are spent even if the row is dropped.
+"""
 
 from __future__ import annotations
 
-from pipeline.config import BakeConfig, DatasetConfig, GroupConfig
-from pipeline.records import Draws, Dropped, IndexRow, RowId, Sample
-from pipeline.tokenizer import Tokenizer
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from pipeline.config import BakeConfig, DatasetConfig, FrameSamplerConfig, GroupConfig
+from pipeline.media.video import choose_folder_frames, choose_video_frames
+from pipeline.records import Condition, Draws, Dropped, Element, ImageEntry, IndexRow, Item, ItemKind, RowId, Sample
+from pipeline.sources.conversation import ConversationFault, Piece, first_turn_pieces, read_conversation
+from pipeline.sources.draft import Draft
+from pipeline.sources.items import PlannedImage, image_item, num_stride_cells, plan_image, sample_of
+from pipeline.sources.json_text import JsonFault, parse_json
+from pipeline.sources.media_files import measure_file, measure_folder, measure_video
+from pipeline.sources.messages import as_conversation
+from pipeline.sources.settings import MeasureSettings
+from pipeline.storage import Storage
+from pipeline.tokenizer import Tokenizer, is_encodable
+
+__all__ = ["draw", "measure", "named_media"]
+
+
+BYTE_ORDER_MARK = "\ufeff"
+
+
+def measure(
+    line: bytes,
+    row: IndexRow,
+    settings: MeasureSettings,
+    storage: Storage,
+    fetched: Mapping[str, bytes] | None = None,
+) -> Draft:
+    """Measure one JSONL line (with its line end); `row` says where it lies. Never raises for a bad row."""
+    try:
+        record = read_record(line, row.line_offset, settings)
+    except JsonFault as fault:
+        return Draft(row=replace(row, fault=str(fault)), detail=line[:80].decode("utf-8", "replace"))
+    row = _with_media(row, record, settings, storage, fetched)
+    if row.fault and not row.fault_after_draws:
+        return Draft(row=row, detail=next((image.reference for image in row.images if image.fault), ""))
+    try:
+        conversation = read_conversation(
+            record.get("conversations"),
+            num_frames=row.num_frames,
+            may_draw_none=settings.may_draw_no_frame,
+            keep_system_turns="system_turns" in settings.corrections,
+        )
+    except ConversationFault as fault:
+        after_draws = row.num_frames >= 0
+        return Draft(
+            row=replace(row, fault=str(fault), fault_after_draws=after_draws), detail="keys: " + ", ".join(record)
+        )
+    texts = [text for element, text in conversation.pieces if element in (Element.TEXT, Element.ANSWER)]
+    if conversation.first_turn is not None and conversation.pieces[0][0] is Element.ANSWER:
+        texts = texts[1:]
+    if not all(is_encodable(text) for text in (*texts, conversation.first_turn or "")):
+        return Draft(row=replace(row, fault="lone_surrogate", fault_after_draws=row.num_frames >= 0))
+    row = replace(row, conditions=row.conditions | conversation.conditions | _asks_too_much(row, conversation.pieces))
+    if row.conditions & Condition.PLACEHOLDERS and "placeholders" not in settings.corrections:
+        return Draft(row=replace(row, fault="too_many_placeholders"))
+    first_turn = () if conversation.first_turn is None else (conversation.first_turn,)
+    return Draft(row=replace(row, texts=first_turn), texts=texts, pieces=conversation.pieces or NO_PIECES)
+
+
+NO_PIECES: tuple[Piece, ...] = ((Element.TURN, ""),)
+"""What an empty conversation counts as: a turn without anything in it."""
+
+
+def read_record(line: bytes, line_offset: int, settings: MeasureSettings) -> dict[str, object]:
+    """The JSON object of a line; in an improved stream brought into conversation form, without byte order mark.
+
+    Raises:
+        JsonFault: With the reason.
+    """
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise JsonFault("invalid_utf8") from error
+    if settings.improved and line_offset == 0:
+        text = text.removeprefix(BYTE_ORDER_MARK)
+    if not text.strip():
+        raise JsonFault("blank_line")
+    record = parse_json(text)
+    if not isinstance(record, dict):
+        raise JsonFault("not_an_object")
+    return as_conversation(record) if settings.improved else record
+
+
+def named_media(line: bytes, line_offset: int, settings: MeasureSettings) -> list[str]:
+    """The image files a line names (none for a faulty line or a video), so that they can be fetched ahead."""
+    try:
+        images = read_record(line, line_offset, settings).get("image")
+    except JsonFault:
+        return []
+    return [image for image in (images if isinstance(images, list) else [images]) if isinstance(image, str)]
+
+
+def _with_media(
+    row: IndexRow,
+    record: Mapping[str, object],
+    settings: MeasureSettings,
+    storage: Storage,
+    fetched: Mapping[str, bytes] | None,
+) -> IndexRow:
+    """The row with its images measured; `image` goes before `video`."""
+    if "image" in record:
+        references = record["image"] if isinstance(record["image"], list) else [record["image"]]
+        paths = [reference for reference in references if isinstance(reference, str)]
+        if len(paths) < len(references):
+            return replace(row, fault="image_not_a_path")
+        images = tuple(measure_file(path, settings, storage, fetched=fetched) for path in paths)
+        return replace(row, images=images, fault=next((image.fault for image in images if image.fault), ""))
+    if "video" not in record:
+        return row
+    reference = record["video"]
+    if not isinstance(reference, str):
+        return replace(row, fault="video_not_a_path")
+    if reference.endswith("/"):
+        frames = measure_folder(reference, settings, storage)
+        fault = next((frame.fault for frame in frames if frame.fault), "")
+        return replace(row, images=frames, fault=fault, num_frames=len(frames), video_is_folder=True)
+    video, num_frames, after_draws = measure_video(reference, settings, storage)
+    return replace(row, images=(video,), fault=video.fault, fault_after_draws=after_draws, num_frames=num_frames)
+
+
+def _asks_too_much(row: IndexRow, pieces: Sequence[Piece]) -> Condition:
+    """Whether placeholders, counted per turn, ask for more images than there are (a video's row: told when it is drawn)."""
+    if row.num_frames >= 0:
+        return Condition.NONE
+    used = in_turn = 0
+    for element, _ in pieces:
+        if element is Element.TURN:
+            in_turn = 0
+        elif element is Element.IMAGE:
+            used += in_turn < len(row.images)
+            in_turn += 1
+    return Condition.PLACEHOLDERS if used > len(row.images) else Condition.NONE
 
 
 def draw(
@@ -16,5 +153,93 @@ def draw(
     tokenizer: Tokenizer,
     bake: BakeConfig | None = None,
 ) -> Sample | Dropped:
-    """See `pipeline.sources.draw`."""
-    raise NotImplementedError
+    """The conversation with its images as ViT items. See `pipeline.sources.draw`."""
+    if row.fault and not row.fault_after_draws:
+        return Dropped(reason=row.fault)
+    numbers = range(len(row.images)) if row.num_frames < 0 else _choose_frames(row, group.frame_sampler, draws)
+    if numbers is None:
+        return Dropped(reason="no_frame_count")
+    if row.fault:
+        return Dropped(reason=row.fault)
+    entries = [row.images[number] if row.num_frames < 0 or row.video_is_folder else row.images[0] for number in numbers]
+    planned = [plan_image(entry, group.image_transform, bake, len(entries)) for entry in entries]
+    images = [image_item(ItemKind.VIT, number, size, dataset) for number, size in zip(numbers, planned, strict=True)]
+    items, num_text_tokens, too_many = _lay_out(row, images, tokenizer, bake)
+    if too_many:
+        return Dropped(reason="too_many_placeholders")
+    if not any(item.loss for item in items):
+        return Dropped(reason="no_loss")
+    num_tokens = num_text_tokens + sum(num_stride_cells(size, group.image_transform) for size in planned)
+    return sample_of(row_id, items, num_tokens, row.conditions | _conditions(entries, planned), dataset, bake)
+
+
+def _choose_frames(row: IndexRow, sampler: FrameSamplerConfig | None, draws: Draws) -> Sequence[int] | None:
+    """Numbers of the frames drawn; None where the sampler's bounds leave nothing to draw from (or to space)."""
+    sampler = sampler or FrameSamplerConfig()
+    choose = choose_folder_frames if row.video_is_folder else choose_video_frames
+    try:
+        return choose(draws, sampler.min_num_frames, sampler.max_num_frames, row.num_frames)
+    except ValueError:
+        return None
+
+
+def _conditions(entries: Sequence[ImageEntry], planned: Sequence[PlannedImage]) -> int:
+    conditions = 0
+    for entry, (_, _, planned_conditions) in zip(entries, planned, strict=True):
+        conditions |= entry.conditions | planned_conditions
+    return conditions
+
+
+def _lay_out(
+    row: IndexRow, images: Sequence[Item], tokenizer: Tokenizer, bake: BakeConfig | None
+) -> tuple[list[Item], int, bool]:
+    """Items in order, their text tokens, and whether placeholders ask for more images than there are.
+
+    The k-th placeholder of a turn becomes the next image while k < number of images, so two turns can ask for the same
+    number again: the reference dies of that. Correction `placeholders` counts over the conversation.
+    """
+    corrections = bake.corrections if bake is not None else ()
+    per_turn = "placeholders" not in corrections
+    items: list[Item] = []
+    num_text_tokens = used = in_turn = 0
+    for element, text in _elements(row, len(images), tokenizer, keep_control_text="control_tokens" in corrections):
+        if element is Element.TURN:
+            in_turn = 0 if per_turn else in_turn
+        elif element is Element.IMAGE:
+            if in_turn < len(images):
+                if used == len(images):
+                    return items, num_text_tokens, True
+                items.append(images[used])
+                used += 1
+            in_turn += 1
+        elif text is not None:
+            items.append(text)
+            num_text_tokens += text.num_tokens
+    return items, num_text_tokens, False
+
+
+def _elements(
+    row: IndexRow, num_images: int, tokenizer: Tokenizer, *, keep_control_text: bool
+) -> Iterator[tuple[Element, Item | None]]:
+    """The row's elements with videos expanded to images, each text as its item."""
+    elements = row.elements
+    if row.texts:  # the first turn, whose pieces depend on the number of frames drawn
+        for element, text in first_turn_pieces(elements[0] == Element.ANSWER, row.texts[0], num_images):
+            token_ids = tuple(tokenizer.encode(text, keep_control_text=keep_control_text)) if text else ()
+            loss = element is Element.ANSWER
+            item = Item(kind=ItemKind.TEXT, loss=loss, num_tokens=len(token_ids), token_ids=token_ids)
+            yield element, item if token_ids else None
+        elements = elements[1:]
+    text_number = 0
+    for number in elements:
+        element = Element(number)
+        if element is Element.VIDEO:
+            for _ in range(num_images):
+                yield Element.IMAGE, None
+        elif element in (Element.TEXT, Element.ANSWER):
+            num_tokens = row.text_num_tokens[text_number]
+            loss = element is Element.ANSWER
+            yield element, Item(kind=ItemKind.TEXT, loss=loss, num_tokens=num_tokens, text=text_number)
+            text_number += 1
+        else:
+            yield element, None
