@@ -70,6 +70,7 @@ class ConversationRow:
         media: The row's media in order of appearance.
         num_tokens: Exact length after the processor, media tokens expanded, before truncation and shift.
         num_media_tokens: Media tokens among them.
+        media_end: Tokens up to and including the last media token: a cut before it would tear media from its pixels.
         num_label_tokens: Tokens that carry loss.
         turn_ends: Token counts at which a whole turn has just ended: where truncation may cut.
         reference_text_tokens: The row's own `_text_tokens`, -1 if it has none.
@@ -84,6 +85,7 @@ class ConversationRow:
     media: tuple[Medium, ...] = ()
     num_tokens: int = 0
     num_media_tokens: int = 0
+    media_end: int = 0
     num_label_tokens: int = 0
     turn_ends: tuple[int, ...] = ()
     reference_text_tokens: int = -1
@@ -118,6 +120,7 @@ VLM_INDEX_SCHEMA = pa.schema(
         ),
         ("num_tokens", pa.int32()),
         ("num_media_tokens", pa.int32()),
+        ("media_end", pa.int32()),
         ("num_label_tokens", pa.int32()),
         ("turn_ends", pa.list_(pa.int32())),
         ("reference_text_tokens", pa.int32()),
@@ -131,6 +134,7 @@ VLM_PLAN_COLUMNS = (
     "fault",
     "num_tokens",
     "num_media_tokens",
+    "media_end",
     "num_label_tokens",
     "turn_ends",
     "reference_length",

@@ -107,7 +107,8 @@ class BestFitPacker(Generic[Payload]):
     """Draws candidates into a pool and yields packs.
 
     Args:
-        draw: Gives the next candidate of the weighted mix. It must be admissible (`Budgets.admit`).
+        draw: Gives the next candidate of the weighted mix, None when there are no more. It must be admissible
+            (`Budgets.admit`).
         draw_mandatory: One function per mandatory group: its next candidate.
         budgets: What a pack may hold.
         pool_size: Waiting candidates to choose from.
@@ -116,7 +117,7 @@ class BestFitPacker(Generic[Payload]):
     def __init__(
         self,
         *,
-        draw: Callable[[], Candidate[Payload]],
+        draw: Callable[[], Candidate[Payload] | None],
         draw_mandatory: Sequence[Callable[[], Candidate[Payload]]],
         budgets: Budgets,
         pool_size: int,
@@ -134,20 +135,20 @@ class BestFitPacker(Generic[Payload]):
         return (*(candidate for queue in self._mandatory_waiting for candidate in queue), *self._pool)
 
     def __iter__(self) -> Iterator[tuple[Candidate[Payload], ...]]:
-        """Packs without end, each in the order: mandatory groups, then by age."""
-        while True:
-            yield self.next_pack()
+        """Packs, each in the order: mandatory groups, then by age; without end unless `draw` comes to one."""
+        while pack := self.next_pack():
+            yield pack
 
     def next_pack(self) -> tuple[Candidate[Payload], ...]:
-        """Fill one pack.
+        """Fill one pack; an empty one when everything drawn is packed and there is nothing more to draw.
 
         Raises:
             SourceError: The mandatory groups' samples do not fit into one pack together.
         """
-        while len(self._pool) < self._pool_size:
-            self._pool.append(self._draw())
+        while len(self._pool) < self._pool_size and (drawn := self._draw()) is not None:
+            self._pool.append(drawn)
         forced = self._take_mandatory()
-        if self._fits([*forced, self._pool[0]]):
+        if self._pool and self._fits([*forced, self._pool[0]]):
             forced.append(self._pool.pop(0))
         chosen = self._choose(forced)
         rest = set(chosen)
