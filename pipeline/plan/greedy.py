@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from pipeline.config import DatasetConfig
 from pipeline.errors import ConfigError
-from pipeline.plan.packer import TOO_LONG, Draw, Drawn, GroupChoice, Placed, SpinGuard, spend
+from pipeline.plan.packer import TOO_LONG, Draw, Drawn, Drop, GroupChoice, Placed, SpinGuard, count_drop, spend
 from pipeline.plan.random import LaneRandom
 
 __all__ = ["GreedyPacker"]
@@ -28,9 +28,10 @@ __all__ = ["GreedyPacker"]
 class GreedyPacker:
     """Implements `Packer`. Holds at most `max_buffer_size` samples and one pack."""
 
-    def __init__(self, rules: DatasetConfig, draw: Draw, random: LaneRandom) -> None:
+    def __init__(self, rules: DatasetConfig, draw: Draw, random: LaneRandom, drop: Drop = count_drop) -> None:
         self._rules = rules
         self._draw = draw
+        self._count_drop = drop
         self._random = random
         self._choice = GroupChoice([group.weight for group in rules.groups])
         self._mandatory = [number for number, group in enumerate(rules.groups) if group.is_mandatory]
@@ -85,7 +86,7 @@ class GreedyPacker:
         return self._draw(group)
 
     def _drop(self, drawn: Drawn, groups: Sequence[int]) -> None:
-        drawn.counts.dropped[TOO_LONG] = drawn.counts.dropped.get(TOO_LONG, 0) + 1
+        self._count_drop(drawn, TOO_LONG)
         self._guard.dropped(drawn, groups)
 
     def _place(self, drawn: Drawn) -> None:

@@ -22,7 +22,7 @@ from pipeline.plan.order import Positions
 
 __all__ = ["LineFile", "RawLines", "sort_lines"]
 
-BUDGET_BYTES = 64 << 20
+BUDGET_BYTES = 16 << 20
 LINE_OVERHEAD_BYTES = 96  # of a Python bytes object and its place in a list
 KEY_BYTES = 8
 GATHER_LINES = 1 << 18
@@ -72,7 +72,7 @@ class RawLines:
         content = int(self._content_sizes[line])
         stop = size if end is None else min(end, size)
         first = int(self._offsets[line])
-        cut = self._contents[self.file[line]][first + start : first + max(start, min(stop, content))].tobytes()
+        cut: bytes = self._contents[self.file[line]][first + start : first + max(start, min(stop, content))].tobytes()
         return cut + b"\n" if start <= content < stop else cut
 
     def keys(self, lines: Positions, depth: int) -> npt.NDArray[np.uint64]:
@@ -168,7 +168,8 @@ def _end_lengths(file: LineFile) -> Positions:
     final = np.where(filled, file.content[np.where(filled, last, 0)], 0) if len(file.content) else np.zeros(0, np.uint8)
     before = np.where(file.num_bytes > 1, file.content[np.maximum(last - 1, 0)], 0) if len(file.content) else final
     newline, carriage = final == ord("\n"), final == ord("\r")
-    return (newline | carriage).astype(np.int64) + (newline & (before == ord("\r")))
+    lengths: Positions = (newline | carriage).astype(np.int64) + (newline & (before == ord("\r")))
+    return lengths
 
 
 def _concatenated(arrays: Sequence[Positions]) -> Positions:

@@ -28,7 +28,7 @@ def shuffled_positions(count: int, seed: int) -> Positions:
     The element at place i of the shuffled list is the one that was at place `result[i]`.
     """
     positions = array("q", range(count))
-    random.Random(seed).shuffle(positions)  # type: ignore[arg-type]  # any sequence that can be indexed will do
+    random.Random(seed).shuffle(positions)  # any sequence that can be indexed will do
     return np.frombuffer(positions, dtype=np.int64) if count else np.zeros(0, np.int64)
 
 

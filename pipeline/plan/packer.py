@@ -19,7 +19,7 @@ from pipeline.plan_table import RowCounts
 from pipeline.records import Item, ItemKind, PlannedItem, Sample
 from pipeline.sequence import split_length
 
-__all__ = ["TOO_LONG", "Drawn", "GroupChoice", "Packer", "Placed", "SpinGuard", "spend"]
+__all__ = ["TOO_LONG", "Draw", "Drawn", "Drop", "GroupChoice", "Packer", "Placed", "SpinGuard", "count_drop", "spend"]
 
 TOO_LONG = "too_long"
 """Reason of a sample above `max_num_tokens_per_sample`."""
@@ -164,3 +164,11 @@ class SpinGuard:
 
 Draw = Callable[[int], Drawn]
 """The next sample of a group by its number; repeats the group's rows for ever."""
+
+Drop = Callable[[Drawn, str], None]
+"""Told of a sample that the packer cannot use, and why."""
+
+
+def count_drop(drawn: Drawn, reason: str) -> None:
+    """The plainest `Drop`: counts the row in its account."""
+    drawn.counts.dropped[reason] = drawn.counts.dropped.get(reason, 0) + 1

@@ -1,0 +1,197 @@
+"""The plan stage: assign every group, plan every lane, write `plan.json` last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pipeline.bake import BakeFolder
+from pipeline.config import Config
+from pipeline.errors import BakeConflict, SourceError
+from pipeline.executor import Executor, Progress, UnitDone
+from pipeline.fingerprint import fingerprint
+from pipeline.index_table import source_index_from_json
+from pipeline.plan.assign import AssignUnit, assign_group
+from pipeline.plan.assignment import Assignment
+from pipeline.plan.lane import LanePlanned, LaneUnit, plan_lane, read_lane
+from pipeline.plan.statistics import added
+from pipeline.plan.stream_id import config_fingerprint, stream_id
+from pipeline.plan_table import PlanManifest, manifest_from_json, manifest_to_json
+from pipeline.records import SourceIndex
+from pipeline.storage import Storage
+from pipeline.tokenizer import Tokenizer
+from pipeline.versions import pixel_versions
+
+__all__ = ["run_plan"]
+
+
+def run_plan(
+    config: Config,
+    folder: BakeFolder,
+    storage: Storage,
+    tokenizer: Tokenizer,
+    executor: Executor,
+    progress: Progress,
+) -> PlanManifest:
+    """Plan a bake whose index is finished.
+
+    What is there with the right fingerprint is kept: assignments, lanes. A longer `length` plans every lane anew from
+    its beginning, which gives the same packs and closed shards as before, and more.
+
+    Raises:
+        SourceError: the index is not there; fewer paths than lanes; a lane without one usable row.
+        ConfigError: the budgets cannot hold what the groups give.
+        BakeConflict: shards of another stream, or of another `shard_bytes`, are in the output; they stay as they are.
+    """
+    indexes = {source: _source_index(folder, storage, source) for source in _source_names(config)}
+    before = _bake_in_the_way(config, folder, storage)
+    assignments = _assign(config, folder, storage, executor, progress, indexes, sealed=before is not None)
+    stream = stream_id(config, tokenizer, assignments)
+    if before is not None and before.stream != stream:
+        raise _conflict(folder, before.stream, stream)
+    lanes = _plan_lanes(config, folder, storage, tokenizer, executor, progress, stream)
+    manifest = PlanManifest(
+        stream=stream,
+        fingerprints={
+            "config": config_fingerprint(config),
+            "tokenizer": tokenizer.fingerprint,
+            "plan": fingerprint([[shard.fingerprint for shard in lane.plan.shards] for lane in lanes]),
+        },
+        world_size=config.bake.world_size,
+        num_workers=config.num_workers,
+        lanes=tuple(lane.plan for lane in lanes),
+        special_tokens=dict(tokenizer.special_tokens),
+        vocab_size=tokenizer.vocab_size,
+        not_assigned=dict(item for assignment in assignments for item in assignment.not_assigned.items()),
+        statistics={**added(lane.statistics for lane in lanes), **_settings(config)},
+        versions=pixel_versions(),
+    )
+    storage.publish_bytes(folder.plan, manifest_to_json(manifest))
+    _remove_lanes_beyond(folder, storage, len(lanes))
+    return manifest
+
+
+def _assign(
+    config: Config,
+    folder: BakeFolder,
+    storage: Storage,
+    executor: Executor,
+    progress: Progress,
+    indexes: dict[str, SourceIndex],
+    *,
+    sealed: bool,
+) -> list[Assignment]:
+    units = [
+        AssignUnit(
+            config=config,
+            folder=folder,
+            storage=storage,
+            group=number,
+            indexes=tuple(indexes[source.name] for source in group.sources),
+            sealed=sealed,
+        )
+        for number, group in enumerate(config.dataset.groups)
+    ]
+    progress.start("assign", len(units))
+    found: dict[int, Assignment] = {}
+    for number, assignment in executor.map(assign_group, units):
+        found[number] = assignment
+        progress.advance(UnitDone(rows=sum(lane.num_rows for lane in assignment.lanes)))
+    progress.finish()
+    return [found[number] for number in range(len(units))]
+
+
+def _plan_lanes(
+    config: Config,
+    folder: BakeFolder,
+    storage: Storage,
+    tokenizer: Tokenizer,
+    executor: Executor,
+    progress: Progress,
+    stream: str,
+) -> list[LanePlanned]:
+    length = config.bake.length.model_dump(mode="json")
+    units = [
+        LaneUnit(
+            config=config,
+            folder=folder,
+            storage=storage,
+            tokenizer=tokenizer,
+            lane=lane,
+            fingerprint=fingerprint([stream, lane, length, config.num_lanes, config.bake.shard_bytes]),
+        )
+        for lane in range(config.num_lanes)
+    ]
+    done = {unit.lane: lane for unit in units if (lane := read_lane(unit)) is not None}
+    todo = [unit for unit in units if unit.lane not in done]
+    progress.start("plan", len(units), len(done))
+    for lane in executor.map(plan_lane, todo):
+        done[lane.lane] = lane
+        progress.advance(_unit_done(lane))
+    progress.finish()
+    return [done[unit.lane] for unit in units]
+
+
+def _unit_done(lane: LanePlanned) -> UnitDone:
+    rows = sum(account["drawn"] for accounts in lane.plan.rows.values() for account in accounts)
+    return UnitDone(rows=rows, packs=lane.plan.num_packs)
+
+
+def _source_names(config: Config) -> Iterable[str]:
+    return (source.name for group in config.dataset.groups for source in group.sources)
+
+
+def _source_index(folder: BakeFolder, storage: Storage, source: str) -> SourceIndex:
+    try:
+        return source_index_from_json(storage.read_bytes(folder.source_index(source)))
+    except (FileNotFoundError, ValueError) as error:
+        raise SourceError(
+            f"{source} has no finished index in {folder.url} ({error}), so nobody knows its rows; "
+            "run `parbake index` (or `parbake run`) first."
+        ) from error
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Facts of the recipe that a report needs beside the counts."""
+    rules = config.dataset
+    return {
+        "expected_num_tokens": rules.expected_num_tokens,
+        "max_num_tokens": rules.max_num_tokens,
+        "shard_bytes": config.bake.shard_bytes,
+        "weights": {group.name: group.weight for group in rules.groups},
+        "mandatory": [group.name for group in rules.groups if group.is_mandatory],
+    }
+
+
+def _bake_in_the_way(config: Config, folder: BakeFolder, storage: Storage) -> PlanManifest | None:
+    """The plan in the output if shards were rendered from it; then nothing of it may change but its length."""
+    if not storage.exists(folder.plan):
+        return None
+    manifest = manifest_from_json(storage.read_bytes(folder.plan))
+    if not any(storage.exists(folder.sidecar(lane, 0)) for lane in range(len(manifest.lanes))):
+        return None
+    written = manifest.statistics.get("shard_bytes")
+    if written != config.bake.shard_bytes:
+        raise BakeConflict(
+            f"{folder.url} holds shards of {written} bytes and shard_bytes is now {config.bake.shard_bytes}; "
+            "shards cut elsewhere would not continue them. Set shard_bytes back, or choose another output."
+        )
+    if manifest.fingerprints["config"] != config_fingerprint(config):
+        raise _conflict(folder, manifest.stream, "another configuration")
+    return manifest
+
+
+def _conflict(folder: BakeFolder, found: str, wanted: str) -> BakeConflict:
+    return BakeConflict(
+        f"{folder.url} holds shards of stream {found}, and this configuration with these sources is {wanted}; "
+        "they would not be one data set. Nothing was touched: choose another output, or remove that one."
+    )
+
+
+def _remove_lanes_beyond(folder: BakeFolder, storage: Storage, num_lanes: int) -> None:
+    """Lane files of an earlier plan that had more lanes."""
+    expected = {folder.plan_lane(lane) for lane in range(num_lanes)}
+    for name in storage.list_files(folder.join("plan")):
+        url = folder.join(f"plan/{name}")
+        if name.startswith("lane-") and url not in expected:
+            storage.remove(url)
