@@ -13,6 +13,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from pipeline.demo import build_tokenizer, write_demo
 from pipeline.executor import Executor, make_executor
 
 
@@ -59,6 +60,18 @@ def s3(s3_endpoint: str, request: pytest.FixtureRequest) -> str:
     bucket = f"bucket-{os.getpid()}-{time.monotonic_ns()}"
     fsspec.filesystem("s3", endpoint_url=s3_endpoint).mkdir(bucket)
     return f"s3://{bucket}"
+
+
+@pytest.fixture(scope="session")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo, written once: look, do not touch."""
+    return Path(write_demo(str(tmp_path_factory.mktemp("demo")))).parent
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's small Qwen2-like tokenizer."""
+    return Path(build_tokenizer(str(tmp_path_factory.mktemp("tokenizer"))))
 
 
 def _wait_until_listening(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

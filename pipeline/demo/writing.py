@@ -158,7 +158,6 @@ tokenizer:
   pretrained_model_name_or_path: tokenizer
 
 dataset:
-  _target_: nemo_automodel.components.datasets.multimodal.datasets.BagelDatasetConfig
   grouped_datasets:
     t2i_pretrain:
       dataset_names: [scenes]
