@@ -7,6 +7,7 @@ configuration file's own folder. Found nowhere, it stays as it is written, and t
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from pipeline.storage import Storage
@@ -28,3 +29,8 @@ class Paths:
         folder, slash, _ = self.config.rpartition("/")
         beside = f"{folder}/{path}"
         return beside if slash and self.storage.exists(beside) else path
+
+    def resolve_folder(self, path: str) -> str:
+        """`path` resolved, and from the root if it is a local folder: it is loaded by workers that stand elsewhere."""
+        resolved = self.resolve(path)
+        return os.path.abspath(resolved) if os.path.isdir(resolved) else resolved  # noqa: PTH100, PTH112

@@ -188,7 +188,7 @@ def _tokenizer_path(sections: Mapping[str, object], paths: Paths, origin: Origin
             candidates.append((key, holder))
     for key, value in candidates:
         if isinstance(value, str) and value.strip():
-            return paths.resolve(value)
+            return paths.resolve_folder(value)
         if value is not None and not isinstance(value, str):
             raise config_error(
                 key, value, origin, wrong="but must be a string", why="it names the tokenizer", remedy="write its path"

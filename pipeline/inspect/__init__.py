@@ -1,0 +1,17 @@
+"""Any pack explains itself: from a position to source rows, texts, pictures, splits and losses.
+
+    bake, position ──reading──► header, arrays ──view──► PackView ──┬─ console   tables on the terminal
+                                                                    └─ page      one HTML file with the pictures
+
+Everything shown comes from the shard itself, read as training reads it; only the tokenizer that turns ids back into
+texts is looked up through the bake's `config.yaml`.
+"""
+
+from __future__ import annotations
+
+from pipeline.inspect.console import print_pack
+from pipeline.inspect.page import write_page
+from pipeline.inspect.reading import describe
+from pipeline.inspect.view import PackView, SampleView, SplitView, view_pack
+
+__all__ = ["PackView", "SampleView", "SplitView", "describe", "print_pack", "view_pack", "write_page"]
