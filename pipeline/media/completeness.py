@@ -32,19 +32,18 @@ def jpeg_ending(encoded: bytes, scan_offset: int = 0) -> Ending:
 
 
 def png_ending(encoded: bytes, pixels_offset: int) -> Ending:
-    """Whether from the IDAT data at `pixels_offset` on there is nothing but whole IDAT chunks and then IEND.
+    """`PLAIN` if from the IDAT data at `pixels_offset` on there is nothing but whole IDAT chunks and then IEND.
 
     Args:
         encoded: The whole file.
         pixels_offset: Offset of the first IDAT chunk's data, behind its length and name.
     """
     position = pixels_offset - 8
-    while True:
-        name = encoded[position + 4 : position + 8]
-        if name == b"IEND":
-            return Ending.PLAIN
+    ending = Ending.PLAIN
+    while (name := encoded[position + 4 : position + 8]) != b"IEND":
         if len(name) < 4:
             return Ending.CUT
         if name != b"IDAT":
-            return Ending.MIXED
+            ending = Ending.MIXED
         position += 12 + int.from_bytes(encoded[position : position + 4], "big")
+    return ending

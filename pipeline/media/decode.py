@@ -12,7 +12,7 @@ from .faults import TRUNCATED, ZERO_BYTES, ImageFault
 from .opening import faults_of_pillow, open_image
 from .settings import apply_pillow_settings, strict_about_truncation
 
-__all__ = ["decode_rgb", "load_rgb"]
+__all__ = ["decode_rgb", "load_rgb", "load_rgb_strictly"]
 
 
 def decode_rgb(encoded: bytes, *, corrections: Set[str], plain: bool = False) -> Image.Image:
@@ -33,16 +33,18 @@ def decode_rgb(encoded: bytes, *, corrections: Set[str], plain: bool = False) ->
     apply_pillow_settings()
     if not encoded:
         raise ImageFault(ZERO_BYTES)
-    image = open_image(BytesIO(encoded))
+    file = BytesIO(encoded)
+    image = open_image(file)
     turn = transposition(orientation_of(image)) if "exif" in corrections else None
     if "truncated" in corrections:
-        _load_whole(image, encoded)
-    picture = load_rgb(image, corrections, plain=plain)
+        picture = load_rgb_strictly(image, file, corrections, plain=plain)
+    else:
+        picture = load_rgb(image, corrections, plain=plain)
     return picture if turn is None else picture.transpose(turn)
 
 
 def load_rgb(image: Image.Image, corrections: Set[str], *, plain: bool = False) -> Image.Image:
-    """Decodes an opened picture and converts it to RGB.
+    """Decodes an opened picture and converts it to RGB; what is missing stays grey or black.
 
     Raises:
         ImageFault: `decode_error`, `truncated` or `too_many_pixels`.
@@ -52,15 +54,18 @@ def load_rgb(image: Image.Image, corrections: Set[str], *, plain: bool = False) 
         return to_rgb(image, corrections, plain=plain)
 
 
-def _load_whole(image: Image.Image, encoded: bytes) -> None:
-    """Decodes the picture if nothing of it is missing.
+def load_rgb_strictly(image: Image.Image, file: BytesIO, corrections: Set[str], *, plain: bool = False) -> Image.Image:
+    """As `load_rgb`, but a picture that only the reference's lenience makes one is refused.
+
+    Neither verdict contains the other: a PNG whose pixels are followed by rubbish loads strictly, as Pillow then stops
+    at the rubbish, and fails leniently, as it then tries to read it.
 
     Raises:
-        ImageFault: `truncated` if only the reference's lenience makes it a picture; else the reference's own fault.
+        ImageFault: `truncated` if the picture loads leniently only; else the fault of `load_rgb`.
     """
     try:
-        with strict_about_truncation(), faults_of_pillow():
-            image.load()
+        with strict_about_truncation():
+            return load_rgb(image, corrections, plain=plain)
     except ImageFault as fault:
-        load_rgb(open_image(BytesIO(encoded)), frozenset())
+        load_rgb(open_image(file), corrections, plain=plain)
         raise ImageFault(TRUNCATED, fault.detail) from fault

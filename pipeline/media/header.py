@@ -24,8 +24,8 @@ from pipeline.records import Condition, ImageEntry
 
 from .colour import colour_conditions, orientation_of
 from .completeness import Ending, jpeg_ending, png_ending
-from .decode import load_rgb
-from .faults import TRUNCATED, ZERO_BYTES, ImageFault
+from .decode import load_rgb, load_rgb_strictly
+from .faults import ZERO_BYTES, ImageFault
 from .opening import open_image
 from .prefixed import HeadFirst
 from .settings import apply_pillow_settings, strict_about_truncation
@@ -35,6 +35,7 @@ __all__ = ["inspect_image"]
 _JPEG_FORMATS: Final = frozenset({"JPEG", "MPO"})
 _SURE_PNG_MODES: Final = frozenset({"1", "L", "LA", "I;16", "RGB", "RGBA"})
 _EAGER_FORMATS: Final = frozenset({"JPEG", "PNG", "WEBP"})  # know how many frames they have once they are opened
+_KNOWN_ENDINGS: Final = frozenset({"JPEG", "MPO", "PNG", "WEBP", "AVIF"})  # the last two are never filled, but refused
 _UNRELIABLE_SIZES: Final = frozenset({"CUR", "EPS", "ICNS", "ICO", "WMF"})  # the decoded size may differ
 _TAIL_BYTES: Final = 1 << 12
 
@@ -82,12 +83,14 @@ def _inspected(file: BytesIO, corrections: Set[str], *, decode: bool, plain: boo
     cannot_fail = _is_sure(image) and ending is Ending.PLAIN and not strict
     if _is_animated(image, file):
         conditions |= Condition.ANIMATED
-    if ending is Ending.CUT or image.format in _UNRELIABLE_SIZES or (decode and not cannot_fail):
-        picture, whole = _loaded(file, image, corrections, plain=plain)
-        if not whole:
-            conditions |= Condition.TRUNCATED
-            if strict:
-                raise ImageFault(TRUNCATED)
+    suspicious = ending is Ending.CUT or image.format in _UNRELIABLE_SIZES or _lacks_pixels(image)
+    if suspicious or (decode and not cannot_fail):
+        if strict:
+            picture = load_rgb_strictly(image, file, corrections, plain=plain)
+        else:
+            picture = load_rgb(image, corrections, plain=plain)
+            if _may_be_filled(image, ending) and not _loads_strictly(file):
+                conditions |= Condition.TRUNCATED
         if picture.size != (width, height):
             conditions |= Condition.SIZE_DIFFERS
             width, height = picture.size
@@ -101,13 +104,21 @@ def _ending(image: ImageFile.ImageFile, file: BytesIO, pixels_offset: int, *, th
     if image.format in _JPEG_FORMATS:
         if not isinstance(file, HeadFirst):
             return jpeg_ending(file.getvalue(), pixels_offset)
-        if not thorough or jpeg_ending(file.tail(_TAIL_BYTES)) is Ending.PLAIN:
+        if not thorough:
+            return Ending.PLAIN
+        tail, tail_offset = file.tail(_TAIL_BYTES)
+        if jpeg_ending(tail, max(0, pixels_offset - tail_offset)) is Ending.PLAIN:
             return Ending.PLAIN
         return jpeg_ending(file.whole(), pixels_offset)
     if image.format == "PNG" and image.tile and (thorough or not isinstance(file, HeadFirst)):
         encoded = file.whole() if isinstance(file, HeadFirst) else file.getvalue()
         return png_ending(encoded, image.tile[0].offset)
     return Ending.MIXED
+
+
+def _lacks_pixels(image: ImageFile.ImageFile) -> bool:
+    """Whether the file ended before the pixels began (other plugins than these name their pixels only when loading)."""
+    return (image.format == "PNG" or image.format in _JPEG_FORMATS) and not image.tile
 
 
 def _is_sure(image: ImageFile.ImageFile) -> bool:
@@ -139,16 +150,15 @@ def _is_animated(image: ImageFile.ImageFile, file: BytesIO) -> bool:
         return False
 
 
-def _loaded(
-    file: BytesIO, image: ImageFile.ImageFile, corrections: Set[str], *, plain: bool
-) -> tuple[Image.Image, bool]:
-    """The picture decoded, and whether that worked without the reference's lenience.
+def _may_be_filled(image: ImageFile.ImageFile, ending: Ending) -> bool:
+    """Whether a picture that was decoded may have been filled with grey: told by its ending where that is known."""
+    return ending is Ending.CUT or image.format not in _KNOWN_ENDINGS
 
-    Raises:
-        ImageFault: The reference cannot decode it either.
-    """
+
+def _loads_strictly(file: BytesIO) -> bool:
     try:
         with strict_about_truncation():
-            return load_rgb(image, corrections, plain=plain), True
+            load_rgb(open_image(file), frozenset())
     except ImageFault:
-        return load_rgb(open_image(file), corrections, plain=plain), False
+        return False
+    return True

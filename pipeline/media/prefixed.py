@@ -43,13 +43,17 @@ class HeadFirst(io.BytesIO):
             self._fetch_rest()
         return self.getvalue()
 
-    def tail(self, num_bytes: int) -> bytes:
-        """The last `num_bytes` of the source (fewer if it is shorter), without fetching what lies between."""
+    def tail(self, num_bytes: int) -> tuple[bytes, int]:
+        """The last `num_bytes` of the source (all that is known, if that is more) and the offset where they begin."""
         if self._complete:
-            return self.getvalue()[-num_bytes:]
-        end = self._source.seek(0, io.SEEK_END)
-        self._source.seek(max(0, end - num_bytes))
-        return _read_fully(self._source, num_bytes)
+            return self.getvalue(), 0
+        try:
+            end = self._source.seek(0, io.SEEK_END)
+            offset = self._source.seek(max(0, end - num_bytes))
+            return _read_fully(self._source, num_bytes), offset
+        except Exception as error:
+            self.error = error
+            raise
 
     def _fetch_rest(self) -> None:
         position = self.tell()
