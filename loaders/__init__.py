@@ -1,1 +1,41 @@
-"""parbake's training side."""
+"""parbake's training side: a finished bake as PyTorch batches. Needs torch, NumPy and fsspec, nothing else.
+
+    dataset.json ──► BakeReader ──► Shard ──► StoredPack ──► PackedBatch ──► to_dict()
+    (reader)         (lane, pack)   (bytes)   (uint8)        (a step)        (the reference's schema)
+
+Read in this order: format (what lies in a bake), order (which pack is read when), storage, shard and reader (bytes),
+pixels, masks and batch (tensors), state, dataset and loader (a training run).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from loaders.errors import BakeUnfinished, FormatError, LoaderError, ShardDamaged, StateMismatch
+
+if TYPE_CHECKING:
+    from loaders.batch import PackedBatch
+    from loaders.dataset import PackedShards
+    from loaders.loader import PackLoader
+
+__all__ = [
+    "BakeUnfinished",
+    "FormatError",
+    "LoaderError",
+    "PackLoader",
+    "PackedBatch",
+    "PackedShards",
+    "ShardDamaged",
+    "StateMismatch",
+]
+
+_HOMES = {"PackLoader": "loaders.loader", "PackedBatch": "loaders.batch", "PackedShards": "loaders.dataset"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is first used: the offline side imports `loaders.format` without torch."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'loaders' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

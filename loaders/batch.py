@@ -244,14 +244,13 @@ def _num_patches(header: PackHeader, patch: int) -> list[int]:
 def _check_pixels(header: PackHeader, arrays: Mapping[str, torch.Tensor], recipe: BatchRecipe) -> None:
     """Pixels have the bytes that the image sizes ask for: views of them would otherwise mix pictures."""
     num_patches = sum(_num_patches(header, recipe.vit_patch_size))
-    num_bytes = sum(3 * height * width for height, width in header.vae_image_sizes)
-    if "vit_pixels" in arrays and arrays["vit_pixels"].shape != (num_patches, 3 * recipe.vit_patch_size**2):
-        found, wanted = tuple(arrays["vit_pixels"].shape), (num_patches, 3 * recipe.vit_patch_size**2)
-    elif "vae_pixels" in arrays and arrays["vae_pixels"].shape != (num_bytes,):
-        found, wanted = tuple(arrays["vae_pixels"].shape), (num_bytes,)
-    else:
-        return
-    raise FormatError(
-        f"stored pixels have shape {found}, the image sizes ask for {wanted}; pictures would be mixed up; "
-        f"the pack is damaged: render its shard again."
-    )
+    wanted: dict[str, tuple[int, ...]] = {
+        "vit_pixels": (num_patches, 3 * recipe.vit_patch_size**2),
+        "vae_pixels": (sum(3 * height * width for height, width in header.vae_image_sizes),),
+    }
+    for name, shape in wanted.items():
+        if name in arrays and tuple(arrays[name].shape) != shape:
+            raise FormatError(
+                f"{name} has shape {tuple(arrays[name].shape)}, the image sizes ask for {shape}; pictures "
+                f"would be mixed up; the pack is damaged: render its shard again."
+            )
