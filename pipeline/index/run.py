@@ -19,7 +19,7 @@ from pipeline.index_table import source_index_from_json, source_index_to_json
 from pipeline.records import SourceIndex
 from pipeline.sources.jsonl_lines import cut_ranges
 from pipeline.sources.listing import SourceFiles, join_media, list_group
-from pipeline.sources.parquet_rows import ParquetFault, open_parquet
+from pipeline.sources.parquet_rows import ParquetFault, opened_parquet
 from pipeline.sources.settings import MeasureSettings, settings_of
 from pipeline.storage import FileIdentity, Storage
 from pipeline.tokenizer import Tokenizer
@@ -206,7 +206,7 @@ def _publish_source(
 def _num_rows(url: str, storage: Storage) -> int:
     """Rows of an unused parquet file, from its footer; none if it cannot be read."""
     try:
-        with open_parquet(url, storage) as parquet:
+        with opened_parquet(url, storage) as parquet:
             return int(parquet.metadata.num_rows)
     except (ParquetFault, FileNotFoundError):
         return 0

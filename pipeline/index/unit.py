@@ -26,7 +26,7 @@ from pipeline.sources.parquet_rows import (
     RowLabels,
     check_columns,
     iter_slices,
-    open_parquet,
+    opened_parquet,
     python_cells,
 )
 from pipeline.tokenizer import load_tokenizer
@@ -80,32 +80,33 @@ class _Measured:
 
     def parquet_drafts(self) -> Iterator[Draft]:
         """Every row of a parquet file; a row group that breaks off is faulty as a whole, as it is to the reference."""
-        spec = self.spec
-        kind = t2i_pretrain if spec.settings.kind == "t2i_pretrain" else unified_edit
         try:
-            parquet = open_parquet(spec.url, spec.storage)
-        except (ParquetFault, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as fault:
-            self.fault = str(fault) if isinstance(fault, ParquetFault) else "missing_file"
-            return
-        with parquet:
-            check_columns(parquet, kind.COLUMNS, spec.settings.source, spec.path)
-            labels = RowLabels.of_file(parquet)
-            groups = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
-            self.row_group_sizes = tuple(groups)
-            first_row = 0
-            for row_group, num_rows in enumerate(groups):
-                try:
-                    # Held until the row group is read to its end: 1,000 rows of drafts hold texts, no pictures.
-                    drafts = list(self._row_group_drafts(parquet, row_group, first_row, labels))
-                except ParquetFault as fault:
-                    drafts = [
-                        Draft(
-                            row=IndexRow(row=first_row + row, row_group=row_group, row_in_group=row, fault=str(fault))
-                        )
-                        for row in range(num_rows)
-                    ]
-                yield from drafts
-                first_row += num_rows
+            with opened_parquet(self.spec.url, self.spec.storage) as parquet:
+                yield from self._file_drafts(parquet)
+        except ParquetFault as fault:
+            self.fault = str(fault)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+            self.fault = "missing_file"
+
+    def _file_drafts(self, parquet: pq.ParquetFile) -> Iterator[Draft]:
+        kind = t2i_pretrain if self.spec.settings.kind == "t2i_pretrain" else unified_edit
+        check_columns(parquet, kind.COLUMNS, self.spec.settings.source, self.spec.path)
+        labels = RowLabels.of_file(parquet)
+        groups = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        self.row_group_sizes = tuple(groups)
+        first_row = 0
+        for row_group, num_rows in enumerate(groups):
+            try:
+                # Held until the row group is read to its end: drafts hold texts, no pictures.
+                drafts = list(self._row_group_drafts(parquet, row_group, first_row, labels))
+            except ParquetFault as fault:
+                places = (
+                    IndexRow(row=first_row + row, row_group=row_group, row_in_group=row, fault=str(fault))
+                    for row in range(num_rows)
+                )
+                drafts = [Draft(row=row) for row in places]
+            yield from drafts
+            first_row += num_rows
 
     def _row_group_drafts(
         self, parquet: pq.ParquetFile, row_group: int, first_row: int, labels: RowLabels

@@ -5,6 +5,7 @@ A slice is a batch of rows of one row group whose columns together hold about `S
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ __all__ = [
     "check_columns",
     "iter_slices",
     "open_parquet",
+    "opened_parquet",
     "python_cells",
 ]
 
@@ -46,8 +48,8 @@ class _InvalidText:
 INVALID_UTF8 = _InvalidText()
 
 
-def open_parquet(url: str, storage: Storage) -> pq.ParquetFile:
-    """Open a parquet file; only its footer is read.
+def open_parquet(url: str, storage: Storage, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a parquet file; only its footer is read, and not even that where it is given.
 
     Raises:
         ParquetFault: It is no parquet file: empty, cut, or something else.
@@ -55,10 +57,20 @@ def open_parquet(url: str, storage: Storage) -> pq.ParquetFile:
     """
     file = storage.open(url)
     try:
-        return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        return pq.ParquetFile(file, metadata=footer, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         file.close()
         raise ParquetFault(UNREADABLE) from error
+
+
+@contextlib.contextmanager
+def opened_parquet(url: str, storage: Storage) -> Iterator[pq.ParquetFile]:
+    """`open_parquet`, closed again at the end of the block together with the file below it."""
+    parquet = open_parquet(url, storage)
+    try:
+        yield parquet
+    finally:
+        parquet.close(force=True)
 
 
 def check_columns(parquet: pq.ParquetFile, columns: Sequence[str], source: str, path: str) -> None:
