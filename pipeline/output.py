@@ -1,0 +1,113 @@
+"""Is the output ours? What can be told before anything is read or written, from what an earlier run left there.
+
+The plan and render stages compare the stream itself; this comes first, so that not even the index or `config.yaml` of
+another bake is touched by a configuration that plainly is not its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import yaml
+
+from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
+from pipeline.bake import BakeFolder
+from pipeline.config import Config
+from pipeline.config_writer import without_secrets
+from pipeline.errors import BakeConflict
+from pipeline.plan.stream_id import config_fingerprint
+from pipeline.plan_table import manifest_from_json
+from pipeline.storage import Storage
+from pipeline.tokenizer import Tokenizer
+
+__all__ = ["refuse_other_bake"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Identity:
+    """What a bake with shards says of itself; "" and 0: it does not say."""
+
+    config: str = ""
+    tokenizer: str = ""
+    pixels: str = ""
+    shard_bytes: int = 0
+
+
+def refuse_other_bake(storage: Storage, folder: BakeFolder, config: Config, tokenizer: Tokenizer) -> None:
+    """Compare the configuration with the shards in the output, if there are any. Reads little and writes nothing.
+
+    Raises:
+        BakeConflict: The shards were made with other settings or another tokenizer, or are more than are asked for.
+    """
+    found = _identity(storage, folder)
+    if found is None:
+        return
+    wanted = _Identity(
+        config=config_fingerprint(config),
+        tokenizer=tokenizer.fingerprint,
+        pixels=config.bake.pixels,
+        shard_bytes=config.bake.shard_bytes,
+    )
+    for name, theirs, ours in (
+        ("another configuration", found.config, wanted.config),
+        ("another tokenizer", found.tokenizer, wanted.tokenizer),
+        (f"pixels {found.pixels} instead of {wanted.pixels}", found.pixels, wanted.pixels),
+        (f"shard_bytes {found.shard_bytes} instead of {wanted.shard_bytes}", found.shard_bytes, wanted.shard_bytes),
+    ):
+        if theirs and theirs != ours:
+            raise _conflict(folder, f"shards of {name}")
+    _refuse_shorter(storage, folder, config)
+
+
+def _identity(storage: Storage, folder: BakeFolder) -> _Identity | None:
+    """From `dataset.json`, or, before it is written, from the plan and the first sidecar; None: no shard is there."""
+    try:
+        if storage.exists(folder.dataset):
+            manifest = parse_dataset_manifest(storage.read_bytes(folder.dataset), folder.dataset)
+            return _Identity(
+                config=manifest.fingerprints.get("config", ""),
+                tokenizer=manifest.fingerprints.get("tokenizer", ""),
+                pixels=manifest.pixels,
+                shard_bytes=int(manifest.settings.get("shard_bytes", 0)),
+            )
+        sidecar_url = _any_sidecar(storage, folder)
+        if sidecar_url is None:
+            return None
+        sidecar = parse_sidecar(storage.read_bytes(sidecar_url), sidecar_url)
+        prints = manifest_from_json(storage.read_bytes(folder.plan)).fingerprints if storage.exists(folder.plan) else {}
+    except FormatError as error:
+        raise _conflict(folder, f"files that are not of this version or are damaged ({error})") from error
+    return _Identity(
+        config=prints.get("config", ""),
+        tokenizer=prints.get("tokenizer", ""),
+        pixels=sidecar.pixels,
+        shard_bytes=sidecar.shard_bytes,
+    )
+
+
+def _any_sidecar(storage: Storage, folder: BakeFolder) -> str | None:
+    try:
+        names = storage.list_files(folder.join("shards"), recursive=True)
+    except FileNotFoundError:
+        return None
+    return next((folder.join(f"shards/{name}") for name in names if name.endswith(".json")), None)
+
+
+def _refuse_shorter(storage: Storage, folder: BakeFolder, config: Config) -> None:
+    """A length in the same measure as the one that is there must not be smaller: shards are never taken back."""
+    try:
+        content = yaml.safe_load(storage.read_bytes(folder.config))
+        theirs = content["bake"]["length"]
+    except (FileNotFoundError, yaml.YAMLError, KeyError, TypeError):
+        return
+    for name, ours in config.bake.length:
+        before = theirs.get(name)
+        if ours is not None and isinstance(before, int | float) and ours < before:
+            raise _conflict(folder, f"a longer bake ({name} {before}, now {ours})")
+
+
+def _conflict(folder: BakeFolder, what: str) -> BakeConflict:
+    return BakeConflict(
+        f"The output {without_secrets(folder.url)} holds {what}: the two would not be one data set, and loaders may"
+        " have read what is there; nothing was touched; choose another bake.output, or remove the old bake"
+    )
