@@ -166,7 +166,6 @@ def small_recipe(sources: Sources) -> Recipe:
             "seed": 4396,
             "tokenizer": {"pretrained_model_name_or_path": str(sources.tokenizer)},
             "dataset": {
-                "_target_": "nemo_automodel.components.datasets.multimodal.datasets.BagelDatasetConfig",
                 "grouped_datasets": {
                     "t2i_pretrain": {
                         "dataset_names": ["one", "two"],
