@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
+import hypothesis
 import pytest
 
 from pipeline.demo import build_tokenizer, write_demo
 from pipeline.executor import Executor, make_executor
+
+hypothesis.settings.register_profile("parbake", deadline=None)  # a busy machine is no reason to fail
+hypothesis.settings.load_profile("parbake")
 
 
 def free_port() -> int:
