@@ -157,7 +157,7 @@ def draw(
     if row.fault and not row.fault_after_draws:
         return Dropped(reason=row.fault)
     numbers = range(len(row.images)) if row.num_frames < 0 else _choose_frames(row, group.frame_sampler, draws)
-    if numbers is None:
+    if numbers is None or (row.num_frames > 0 and not row.video_is_folder and not numbers):
         return Dropped(reason="no_frame_count")
     if row.fault:
         return Dropped(reason=row.fault)
