@@ -90,17 +90,27 @@ def plan_lane(unit: LaneUnit) -> LanePlanned:
         unit.storage.publishing(unit.folder.plan_lane(unit.lane)) as file,
         pq.ParquetWriter(file, PLAN_SCHEMA) as writer,
     ):
-        waiting: list[PlannedPack] = []
-        for pack in lane.planned_packs():
-            waiting.append(pack)
-            if sum(len(pack.samples) for pack in waiting) >= FLUSH_SAMPLES:
-                writer.write_table(packs_to_table(waiting))
-                waiting.clear()
-        if waiting:
-            writer.write_table(packs_to_table(waiting))
+        for packs in _batches(lane.planned_packs()):
+            table = packs_to_table(packs)
+            lane.written(table)
+            writer.write_table(table)
         summary = lane.summary()
         writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(summary)})
     return _planned(unit.lane, summary)
+
+
+def _batches(packs: Iterator[PlannedPack]) -> Iterator[list[PlannedPack]]:
+    """Packs in batches of about FLUSH_SAMPLES samples: one row group of the lane's file each."""
+    batch: list[PlannedPack] = []
+    num_samples = 0
+    for pack in packs:
+        batch.append(pack)
+        num_samples += len(pack.samples)
+        if num_samples >= FLUSH_SAMPLES:
+            yield batch
+            batch, num_samples = [], 0
+    if batch:
+        yield batch
 
 
 class _Lane:
@@ -128,11 +138,15 @@ class _Lane:
             yield PlannedPack(
                 lane=self._unit.lane,
                 pack=number,
-                shard=self._cutter.add(pack, num_bytes),
+                shard=self._cutter.place(num_bytes),
                 sequence_length=sum(placed.num_tokens for placed in pack),
                 pixel_bytes=num_bytes,
                 samples=tuple(self._sample(placed) for placed in pack),
             )
+
+    def written(self, table: pa.Table) -> None:
+        """Packs become rows of the lane's file."""
+        self._cutter.digest(table)
 
     def summary(self) -> dict[str, Any]:
         """What the file's metadata says of the lane; call it after the last pack."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
 
 from pipeline.plan.packer import Placed
 from pipeline.plan_table import ShardPlan
 from pipeline.records import ItemKind
 
-__all__ = ["MAX_PACKS_PER_SHARD", "ShardCutter", "pixel_bytes"]
+__all__ = ["MAX_PACKS_PER_SHARD", "ShardCutter", "pack_digests", "pixel_bytes"]
 
 MAX_PACKS_PER_SHARD = 4096
 """A shard closes at this many packs too: packs of text have no pixels and would never fill one."""
@@ -39,62 +42,72 @@ class ShardCutter:
     def __init__(self, lane: int, shard_bytes: int) -> None:
         self._lane = lane
         self._shard_bytes = shard_bytes
-        self._closed: list[ShardPlan] = []
-        self._first_pack = 0
-        self._open(0)
+        self._sizes: list[tuple[int, int]] = []  # packs and pixel bytes of each shard
+        self._digests: list[bytes] = []
 
-    def add(self, pack: list[Placed], num_bytes: int) -> int:
-        """Number of the shard that the lane's next pack goes into."""
-        full = self._pixel_bytes + num_bytes > self._shard_bytes or self._num_packs >= MAX_PACKS_PER_SHARD
-        if self._num_packs and full:
-            self._closed.append(self._close())
-            self._open(self._first_pack + self._num_packs)
-        self._digest.update(_canonical(pack))
-        self._pixel_bytes += num_bytes
-        self._num_packs += 1
-        return len(self._closed)
+    def place(self, num_bytes: int) -> int:
+        """Number of the shard that the lane's next pack, of `num_bytes` raw pixel bytes, goes into."""
+        packs, total = self._sizes[-1] if self._sizes else (0, 0)
+        if not packs or total + num_bytes > self._shard_bytes or packs >= MAX_PACKS_PER_SHARD:
+            self._sizes.append((1, num_bytes))
+        else:
+            self._sizes[-1] = (packs + 1, total + num_bytes)
+        return len(self._sizes) - 1
+
+    def digest(self, table: pa.Table) -> None:
+        """Take note of the plan rows of packs already placed, in their order."""
+        self._digests.extend(pack_digests(table))
 
     def shards(self) -> tuple[ShardPlan, ...]:
-        """All shards, the open one included."""
-        return (*self._closed, self._close()) if self._num_packs else tuple(self._closed)
-
-    def _open(self, first_pack: int) -> None:
-        self._first_pack = first_pack
-        self._num_packs = 0
-        self._pixel_bytes = 0
-        self._digest = hashlib.sha256(f"{self._lane}/{len(self._closed)}/{first_pack}".encode("ascii"))
-
-    def _close(self) -> ShardPlan:
-        return ShardPlan(
-            first_pack=self._first_pack,
-            num_packs=self._num_packs,
-            pixel_bytes=self._pixel_bytes,
-            fingerprint=self._digest.hexdigest()[:32],
-        )
-
-
-def _canonical(pack: list[Placed]) -> bytes:
-    """Everything that a plan row says about the samples of a pack, as JSON; a missing timestep is null."""
-    rows: list[object] = []
-    for placed in pack:
-        row = placed.drawn.sample.row
-        rows.append([row.source, row.path, row.row, row.unit, row.index_row, placed.drawn.data_indexes])
-        for planned in placed.items:
-            item = planned.item
-            timestep = planned.timestep
-            rows.append(
-                [
-                    item.kind,
-                    item.loss,
-                    item.enable_cfg,
-                    planned.kept,
-                    item.num_tokens,
-                    item.text,
-                    item.token_ids,
-                    item.image,
-                    item.width_px,
-                    item.height_px,
-                    timestep if timestep == timestep else None,
-                ]
+        """All shards, the open one included; every pack placed must have been digested."""
+        shards = []
+        first_pack = 0
+        for number, (num_packs, num_bytes) in enumerate(self._sizes):
+            head = f"{self._lane}/{number}/{first_pack}/".encode("ascii")
+            rows = b"".join(self._digests[first_pack : first_pack + num_packs])
+            shards.append(
+                ShardPlan(
+                    first_pack=first_pack,
+                    num_packs=num_packs,
+                    pixel_bytes=num_bytes,
+                    fingerprint=hashlib.sha256(head + rows).hexdigest()[:32],
+                )
             )
-    return json.dumps(rows, separators=(",", ":")).encode("ascii")
+            first_pack += num_packs
+        return tuple(shards)
+
+
+def pack_digests(table: pa.Table) -> Iterator[bytes]:
+    """SHA-256 of everything that each row of PLAN_SCHEMA says about its samples, 32 bytes a pack.
+
+    Column by column: numbers little-endian, bools as bytes, texts and lists as lengths and content; one NaN for all.
+    """
+    table = table.combine_chunks()
+    columns: list[tuple[pa.Array, Callable[[int, int], bytes]]] = []
+    for name in ("samples", "items"):
+        lists = table.column(name).chunk(0) if table.num_rows else None
+        if lists is not None:
+            columns.extend((lists.offsets.to_numpy(), _pieces(child)) for child in lists.values.flatten())
+    for pack in range(table.num_rows):
+        digest = hashlib.sha256()
+        for offsets, piece in columns:
+            digest.update(piece(int(offsets[pack]), int(offsets[pack + 1])))
+        yield digest.digest()
+
+
+def _pieces(column: pa.Array) -> Callable[[int, int], bytes]:
+    """A function giving the canonical bytes of values [start, end) of a column."""
+    if pa.types.is_string(column.type) or pa.types.is_list(column.type):
+        if pa.types.is_string(column.type):
+            _, raw_offsets, content = column.buffers()
+            offsets = np.frombuffer(raw_offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+            values = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+        else:
+            offsets, values = column.offsets.to_numpy(), column.values.to_numpy().astype("<i4")
+        lengths = np.diff(offsets).astype("<i4")
+        return lambda start, end: lengths[start:end].tobytes() + values[offsets[start] : offsets[end]].tobytes()
+    numbers = column.to_numpy(zero_copy_only=False)
+    if numbers.dtype.kind == "f":
+        numbers = np.where(np.isnan(numbers), np.nan, numbers)
+    numbers = numbers.astype(numbers.dtype.newbyteorder("<"))
+    return lambda start, end: numbers[start:end].tobytes()
