@@ -1,7 +1,7 @@
 """Index rows as arrow columns and back, and `source.json`.
 
-`iter_rows` runs once per row in every pass of a plan, so it never builds nested Python objects through arrow: each column
-becomes flat Python lists once per batch, and a row is a handful of slices of them.
+`iter_rows` runs once per row in every pass of a plan, so it never builds nested Python objects through arrow: each
+column becomes flat Python lists once per batch, and a row is a handful of slices of them.
 
     image_widths_px   offsets [0, 2, 2, 3]   values [640, 512, 800]   row 0 → (640, 512), row 1 → (), row 2 → (800,)
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def _offsets(array: pa.ListArray) -> list[int]:
 
 
 def _cut(offsets: Sequence[int], flat: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [flat[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [flat[start:end] for start, end in pairwise(offsets)]
 
 
 def content_digest(batch: pa.RecordBatch | pa.Table, digest: Any) -> None:

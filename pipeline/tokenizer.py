@@ -1,6 +1,6 @@
 """The tokenizer as the recipe has it: its ids, the four marker tokens, and a fingerprint of what it does.
 
-Reference: `add_special_tokens` of nemo_automodel's multimodal `utils.py`, and plain `tokenizer.encode(text)` everywhere.
+Reference: `add_special_tokens` of nemo_automodel's multimodal `utils.py`, and `tokenizer.encode(text)` everywhere.
 """
 
 from __future__ import annotations

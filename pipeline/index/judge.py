@@ -41,8 +41,8 @@ def refuse_many_drops(settings: MeasureSettings, summary: UnitSummary, max_dropp
         return
     raise TooManyDrops(
         f"{settings.source}: {lost:,} of {summary.rows:,} rows ({lost / summary.rows:.1%}) cannot be used: "
-        f"{_reasons(summary)}. bake.max_dropped_fraction allows {max_dropped_fraction:.1%}; more than that is usually a "
-        "mistake in a path. Correct the rows, or allow more."
+        f"{_reasons(summary)}. bake.max_dropped_fraction allows {max_dropped_fraction:.1%}; more than that is "
+        "usually a mistake in a path. Correct the rows, or allow more."
     )
 
 

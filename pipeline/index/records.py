@@ -16,7 +16,7 @@ INDEX_VERSION = 1
 """Part of every unit's fingerprint: raise it whenever a source row would be measured differently."""
 
 METADATA_KEY = b"parbake"
-"""Key of the schema metadata of an index file: JSON with the unit's fingerprint, its file's identity and its summary."""
+"""Key of the schema metadata of an index file: JSON with the unit's fingerprint, file identity and summary."""
 
 
 NO_FILE = FileIdentity(num_bytes=-1, stamp="")

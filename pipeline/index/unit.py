@@ -225,6 +225,6 @@ def _refuse_changed(spec: UnitSpec) -> None:
         identity = NO_FILE
     if identity != spec.identity:
         raise RunFailed(
-            f"{spec.settings.source}: {spec.path} changed while it was indexed, so its rows belong to no one version of "
-            "it. Let the writer finish, then run the same command again."
+            f"{spec.settings.source}: {spec.path} changed while it was indexed, so its rows belong to no one version "
+            "of it. Let the writer finish, then run the same command again."
         )

@@ -4,8 +4,8 @@
     human  "And now? "                    →  TURN  TEXT "And now? "            (no placeholder: kept as it is)
     gpt    "A cat."                       →  ANSWER "A cat."
 
-Reference: `SftJSONLIterableDataset.change_format`, and the `<video>` loop of its `__iter__`. A `<video>` counts only in the
-first turn, where it stands for one `<image>` per frame.
+Reference: `SftJSONLIterableDataset.change_format`, and the `<video>` loop of its `__iter__`. A `<video>` counts only in
+the first turn, where it stands for one `<image>` per frame.
 """
 
 from __future__ import annotations

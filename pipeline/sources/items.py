@@ -79,7 +79,7 @@ def sample_of(
     dataset: DatasetConfig,
     bake: BakeConfig | None,
 ) -> Sample | Dropped:
-    """The finished sample; a side longer than the position table is a condition of it, a fault in an improved stream."""
+    """The finished sample; a side longer than the position table is a condition, in an improved stream a fault."""
     if any(is_aliased(item, dataset) for item in items if item.kind is not ItemKind.TEXT):
         if bake is not None and bake.stream == "improved":
             return Dropped(reason="side_too_long")

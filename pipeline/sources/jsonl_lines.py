@@ -1,10 +1,10 @@
 """JSONL by byte ranges: any range of a file knows its own lines without reading what comes before it.
 
-A line belongs to the range that holds its first byte. Lines end as Python's universal newlines end them: at "\\n", "\\r\\n"
-or a lone "\\r", and nowhere else.
+A line belongs to the range that holds its first byte. Lines end as Python's universal newlines end them: at "\\n",
+"\\r\\n" or a lone "\\r", and nowhere else.
 
     bytes      {"a":1}\\n{"a":2}\\r\\n{"a":3}
-    ranges     [0 ───── 9)[9 ─────── 20)     range [9, 20) looks at byte 8, finds itself inside line 2, and starts at line 3
+    ranges     [0 ───── 9)[9 ─────── 20)     [9, 20) looks at byte 8, is inside line 2, and starts at line 3
 """
 
 from __future__ import annotations

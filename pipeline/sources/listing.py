@@ -1,6 +1,7 @@
 """What files a group's sources have and how often each is used, in the reference's spelling.
 
-Reference: `get_parquet_data_paths` and `ParquetStandardIterableDataset.get_data_paths`; a folder is listed in sorted order.
+Reference: `get_parquet_data_paths` and `ParquetStandardIterableDataset.get_data_paths`; a folder
+is listed in sorted order.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SourceFiles:
 
 def join_media(root: str, reference: str) -> str:
     """`os.path.join` for local paths and URLs alike."""
-    return os.path.join(root, reference)
+    return os.path.join(root, reference)  # noqa: PTH118 (a URL is no Path)
 
 
 def list_group(group: GroupConfig, storage: Storage) -> tuple[SourceFiles, ...]:
@@ -84,8 +85,8 @@ def _list_parquet(source: SourceConfig, storage: Storage, row_groups: dict[str, 
         names = [name for name in storage.list_files(source.data_dir) if name.endswith(".parquet")]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise SourceError(
-            f"{source.name}: the folder {source.data_dir!r} does not exist, so the source has no rows. Correct data_dir "
-            "of this entry in dataset_info."
+            f"{source.name}: the folder {source.data_dir!r} does not exist, so the source has no rows. Correct "
+            "data_dir of this entry in dataset_info."
         ) from error
     if not names:
         raise SourceError(
@@ -121,12 +122,12 @@ def _parquet_info(group: GroupConfig, storage: Storage) -> dict[str, int] | None
             merged = {**(merged or {}), **{path: int(entry["num_row_groups"]) for path, entry in written.items()}}
         except FileNotFoundError as error:
             raise SourceError(
-                f"{source.name}: parquet_info_path {source.parquet_info_path!r} does not exist, so nobody can say which "
-                "row groups the source has. Correct the path, or leave the key out to count them from the files."
+                f"{source.name}: parquet_info_path {source.parquet_info_path!r} does not exist, so nobody can say "
+                "which row groups the source has. Correct the path, or leave the key out to count them from the files."
             ) from error
         except (ValueError, AttributeError, KeyError, TypeError) as error:
             raise SourceError(
-                f"{source.name}: {source.parquet_info_path!r} is not a parquet_info file ({error!r}), so nobody can say "
-                'which row groups the source has. Write {"<path>": {"num_row_groups": <n>}}, or leave the key out.'
+                f"{source.name}: {source.parquet_info_path!r} is not a parquet_info file ({error!r}), so nobody can "
+                'say which row groups the source has. Write {"<path>": {"num_row_groups": <n>}}, or leave the key out.'
             ) from error
     return merged

@@ -1,7 +1,7 @@
 """Media files that rows name by path: where they are, whether they may be read, how large their pictures are.
 
-A row may only reach files below the media root: a path that leaves it by `..`, by being absolute or through a symlink is
-refused unless `allow_outside` is set.
+A row may only reach files below the media root: a path that leaves it by `..`, by being absolute or through a symlink
+is refused unless `allow_outside` is set.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _MEDIA_KEYS = ("image_url", "image", "path", "url", "value", "data")
 
 
 def as_conversation(record: dict[str, object]) -> dict[str, object]:
-    """The record with `conversations`/`from`/`value`; what cannot be read is left as it is, for the reader to refuse."""
+    """The record with `conversations`/`from`/`value`; what cannot be read stays, for the reader to refuse."""
     turns = record.get("conversations", record.get("messages"))
     if not isinstance(turns, list):
         return record

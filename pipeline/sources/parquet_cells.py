@@ -1,7 +1,7 @@
 """Single cells of parquet files for a reader that mostly moves forward.
 
-A row group is streamed in slices (`parquet_rows`); recent slices of all row groups stay in a cache of bounded size, so a
-row that comes a little late (it waited in the packer's buffer) is found there.
+A row group is streamed in slices (`parquet_rows`); recent slices of all row groups stay in a cache of bounded size, so
+a row that comes a little late (it waited in the packer's buffer) is found there.
 
     row group 0   [slice 0][slice 1][slice 2]…      cursor: after slice 2; slices 1 and 2 cached
                                 ▲ late row           found in the cache; a row of slice 0 would start the stream again

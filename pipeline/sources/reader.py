@@ -162,14 +162,14 @@ class SourceReader:
         if stamp != entry.stamp:
             raise RunFailed(
                 f"{request.row_id.source}: {url} (row {request.row_id.row} of {request.row_id.path}) changed since it "
-                "was indexed, so what was planned for it no longer holds. Put the old file back, or remove the source's "
-                "folder under index/ and run the same command again."
+                "was indexed, so what was planned for it no longer holds. Put the old file back, or remove the "
+                "source's folder under index/ and run the same command again."
             )
         return url
 
     def _gone(self, request: PictureRequest, url: str, error: Exception) -> NoReturn:
         raise RunFailed(
             f"{request.row_id.source}: {url} (row {request.row_id.row} of {request.row_id.path}) was there when it was "
-            f"indexed and cannot be read now ({error}). Its pack cannot be rendered. Put the file back and run the same "
-            "command again."
+            f"indexed and cannot be read now ({error}). Its pack cannot be rendered. Put the file back and run the "
+            "same command again."
         ) from error

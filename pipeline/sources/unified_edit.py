@@ -1,4 +1,4 @@
-"""`unified_edit`: a parquet row holds a chain of n images and, for each of its n-1 steps, instructions that say the same.
+"""`unified_edit`: a parquet row holds a chain of n images and, for each of its n-1 steps, equivalent instructions.
 
     image_list        [image 0, image 1, … image n-1]
     instruction_list  [[phrasings of step 0→1], [phrasings of step 1→2], …]
@@ -9,8 +9,8 @@ A sample is a stretch of the chain of one or two steps:
     two edits     VAE(0)c VIT(0)c text(0→1) VAE(1)L VAE(1)c VIT(1)c text(1→2) VAE(2)L
     joined        VAE(0)c VIT(0)c text(0→1 and 1→2, one text) VAE(2)L          c: conditioning, L: loss
 
-Reference: `UnifiedEditIterableDataset.parse_row`. Its draws come in this order; a fault strikes where it is met, and what
-was drawn before stays drawn.
+Reference: `UnifiedEditIterableDataset.parse_row`. Its draws come in this order; a fault strikes where it is met, and
+what was drawn before stays drawn.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _alternatives(step: object, settings: MeasureSettings) -> list[object] | Non
 
 
 def lost_reason(row: IndexRow) -> str:
-    """Why no draw can make a sample of the row; "" if some draw can: two neighbouring images and a text between them."""
+    """Why no draw can make a sample of the row; "" if some draw can: two neighbours and a text between them."""
     if row.fault:
         return row.fault
     ends = list(accumulate((max(size, 0) for size in row.text_group_sizes), initial=0))

@@ -3,7 +3,8 @@
     {"image": "a.jpg" or ["a.jpg", …], "conversations": [{"from": "human", "value": "<image>What is it?"}, …]}
     {"video": "clip.mp4" or "frames/", "conversations": [{"from": "human", "value": "<video>What happens?"}, …]}
 
-Reference: `SftJSONLIterableDataset`, `FrameSampler`. Only videos draw; their draws are spent even if the row is dropped.
+Reference: `SftJSONLIterableDataset`, `FrameSampler`. Only videos draw; their draws are spent even if
+the row is dropped.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _with_media(
 
 
 def _asks_too_much(row: IndexRow, pieces: Sequence[Piece]) -> Condition:
-    """Whether placeholders, counted per turn, ask for more images than there are (a video's row: told when it is drawn)."""
+    """Whether placeholders, counted per turn, ask for more images than there are (of a video: told when drawn)."""
     if row.num_frames >= 0:
         return Condition.NONE
     used = in_turn = 0
