@@ -50,8 +50,8 @@ def _replay(bake: str) -> None:
             if step == middle:
                 states.append(loader.state_dict())
             if state is None:
-                num_loss_tokens = len(batch.packed_label_ids) if batch.packed_label_ids is not None else 0
-                print(f"step {step:2}: {batch.sequence_length:5,} tokens, {num_loss_tokens:4} of them answers")
+                num_answers = len(batch.to_dict().get("ce_loss_indexes", ()))
+                print(f"step {step:2}: {batch.sequence_length:5,} tokens, {num_answers:3} of them answers", flush=True)
         return texts
 
     middle, states = 3, list[dict[str, object]]()
