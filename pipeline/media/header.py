@@ -59,13 +59,14 @@ def inspect_image(source: bytes | BinaryIO, *, corrections: Set[str], decode: bo
         OSError: `source` could not be read.
     """
     apply_pillow_settings()
-    file = HeadFirst(source) if not isinstance(source, bytes) else BytesIO(source)
+    file = BytesIO(source) if isinstance(source, bytes) else HeadFirst(source)
     try:
-        return _inspected(file, corrections, decode=decode, plain=plain)
+        entry = _inspected(file, corrections, decode=decode, plain=plain)
     except ImageFault as fault:
-        if isinstance(file, HeadFirst) and file.error is not None:
-            raise file.error from fault
-        return ImageEntry(fault=fault.reason)
+        entry = ImageEntry(fault=fault.reason)
+    if isinstance(file, HeadFirst) and file.error is not None:
+        raise file.error  # Pillow took the storage's failure for the image's
+    return entry
 
 
 def _inspected(file: BytesIO, corrections: Set[str], *, decode: bool, plain: bool) -> ImageEntry:
