@@ -114,6 +114,8 @@ def _resized(
 
 
 def _decoded(picture: Picture, corrections: frozenset[str]) -> Image.Image:
+    if picture.fault:
+        raise ImageFault(picture.fault)
     if picture.frame is not None:
         return picture.frame
     return decode_rgb(picture.encoded, corrections=corrections, plain=picture.plain)
