@@ -39,5 +39,5 @@ def test_every_field_of_every_pack_of_every_rank_is_the_references(
             assert_same_batch(our_batch, reference_batch, f"rank {rank}, step {step}")
     plan = json.loads((folder / "plan" / "plan.json").read_text())
     for source in scenario.wraps:
-        passes = [len(lane["rows"][source]) for lane in plan["lanes"]]
-        assert min(passes) > 1, f"{source} was to wrap around in every lane, passes: {passes}"
+        passes = [len(lane["rows"][source]) for lane in plan["lanes"] if source in lane["rows"]]
+        assert min(passes) > 1, f"{source} was to wrap around in every lane that has it, passes: {passes}"
