@@ -36,7 +36,7 @@ _JPEG_FORMATS: Final = frozenset({"JPEG", "MPO"})
 _SURE_PNG_MODES: Final = frozenset({"1", "L", "LA", "I;16", "RGB", "RGBA"})
 _EAGER_FORMATS: Final = frozenset({"JPEG", "PNG", "WEBP"})  # know how many frames they have once they are opened
 _KNOWN_ENDINGS: Final = frozenset({"JPEG", "MPO", "PNG", "WEBP", "AVIF"})  # the last two are never filled, but refused
-_UNRELIABLE_SIZES: Final = frozenset({"CUR", "EPS", "ICNS", "ICO", "WMF"})  # the decoded size may differ
+_UNRELIABLE_SIZES: Final = frozenset({"CUR", "EPS", "ICNS", "ICO", "PCD", "WMF"})  # the decoded size may differ
 _TAIL_BYTES: Final = 1 << 12
 
 

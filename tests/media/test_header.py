@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from pipeline.media import header
 from pipeline.media.header import inspect_image
 from pipeline.media.prefixed import HEAD_BYTES
 from pipeline.records import Condition, ImageEntry
@@ -169,3 +170,19 @@ def test_a_500_megapixel_picture_is_refused_without_decoding(monkeypatch: pytest
 def test_what_cannot_fail_is_not_decoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     assert inspect_image(GALLERY[name], corrections=NOTHING, decode=True).fault == ""
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_where_header_and_pixels_disagree_the_decoded_size_is_used(
+    decode: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EPS, which does differ, needs a program: an icon whose pixels come out smaller stands in for it."""
+    monkeypatch.setattr(header, "load_rgb", lambda *_, **__: Image.new("RGB", (20, 10)))
+    entry = inspect_image(GALLERY["lies.ico"], corrections=NOTHING, decode=decode)
+    assert (entry.width_px, entry.height_px) == (20, 10)
+    assert entry.conditions == Condition.SIZE_DIFFERS
+
+
+def test_an_icon_is_as_large_as_its_picture_whatever_its_directory_claims() -> None:
+    entry = inspect_image(GALLERY["lies.ico"], corrections=NOTHING, decode=False)
+    assert (entry.width_px, entry.height_px) == (48, 48)
