@@ -96,10 +96,11 @@ def plan(
     """Index if needed, decide every pack, and show what rendering would write."""
     with _exit_codes():
         from pipeline import stages
+        from pipeline.plan.report import plan_table
         from pipeline.progress import make_progress
 
         settings = _settings(config, output, world_size, packs_per_lane, executor, overrides)
-        _print_table(stages.plan_table(stages.plan(settings, make_progress())))
+        _print_table(plan_table(stages.plan(settings, make_progress())))
 
 
 @app.command()
@@ -243,6 +244,6 @@ def _print(message: str) -> None:
 
 
 def _print_table(table: object) -> None:
-    from rich.console import Console
+    from pipeline.inspect.console import wide_console
 
-    Console().print(table)
+    wide_console().print(table)

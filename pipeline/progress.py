@@ -174,8 +174,9 @@ class TerminalProgress:
             self._bar = self._tally = None
 
 
-def make_progress(stream: TextIO = sys.stderr) -> ProgressProtocol:
-    """A bar if `stream` is a terminal, lines otherwise."""
+def make_progress(stream: TextIO | None = None) -> ProgressProtocol:
+    """A bar if `stream` (stderr if None) is a terminal, lines otherwise."""
+    stream = stream or sys.stderr
     if stream.isatty():
         return TerminalProgress(Console(file=stream))
     return LineProgress(stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -11,7 +12,9 @@ from rich.text import Text
 
 from pipeline.inspect.view import PackView, SampleView, SplitView
 
-__all__ = ["heading", "loss_text", "print_pack", "printable", "sample_heading", "tables"]
+__all__ = ["heading", "loss_text", "print_pack", "printable", "sample_heading", "tables", "wide_console"]
+
+PIPE_COLUMNS = 140
 
 _STYLES = {"text": "green", "vit": "cyan", "vae": "magenta"}
 _NAMES = {"text": "text", "vit": "ViT image", "vae": "VAE image"}
@@ -19,7 +22,7 @@ _NAMES = {"text": "text", "vit": "ViT image", "vae": "VAE image"}
 
 def print_pack(pack: PackView, console: Console | None = None) -> None:
     """Print everything the pack holds; pictures by their sizes."""
-    console = console or Console()
+    console = console or wide_console()
     console.print(Text(heading(pack), style="bold"))
     if pack.note:
         console.print(Text(pack.note, style="yellow"))
@@ -27,6 +30,12 @@ def print_pack(pack: PackView, console: Console | None = None) -> None:
         console.print()
         console.print(Text(title, style="bold"))
         console.print(table)
+
+
+def wide_console() -> Console:
+    """Standard output: as wide as the terminal, and wide enough for a table where there is none (a pipe, a log)."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPE_COLUMNS)
 
 
 def heading(pack: PackView) -> str:
