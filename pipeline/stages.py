@@ -1,4 +1,4 @@
-"""Runs the stages in order on one output: what `parbake run`, `index`, `plan` and `render` do.
+"""Runs the stages in order on one output: what `parbake run`, `index`, `plan`, `render` and `validate` do.
 
     check the output ──► config.yaml ──► index ──► plan ──► render
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from loaders.format import DatasetManifest
@@ -20,15 +20,18 @@ from pipeline.config import Config
 from pipeline.config_writer import resolved_yaml, without_secrets
 from pipeline.executor import Executor, Progress, SilentProgress, make_executor
 from pipeline.index.run import run_index
+from pipeline.law_report import ValidationReport
 from pipeline.output import refuse_other_bake
 from pipeline.plan.run import run_plan
 from pipeline.plan_table import PlanManifest
 from pipeline.records import SourceIndex
 from pipeline.render.run import run_render
+from pipeline.report import write_report
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer, load_tokenizer
+from pipeline.validate import validate
 
-__all__ = ["index", "index_lines", "plan", "render", "run", "summary"]
+__all__ = ["index", "index_lines", "plan", "render", "run", "summary", "validate_bake"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,31 @@ def render(config: Config, progress: Progress | None = None) -> DatasetManifest:
     """The render stage alone, on the plan that is there."""
     with _opened(config) as shop:
         return _render(config, shop, progress or SilentProgress())
+
+
+def validate_bake(
+    bake: str,
+    report: str | None = None,
+    progress: Progress | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> ValidationReport:
+    """Check the laws of a finished bake and write `report.json` and `report.html`.
+
+    Args:
+        bake: The bake's folder, any fsspec URL.
+        report: Folder for the report; default: `report/` inside the bake.
+        progress: Told how far it is.
+        storage_options: fsspec options of both.
+
+    Raises:
+        ConfigError: There is no finished bake of this format.
+        RunFailed: The report cannot be written.
+    """
+    url = absolute(bake)
+    outcome = validate(url, storage_options=storage_options, progress=progress)
+    folder = BakeFolder(url).join("report") if report is None else absolute(report)
+    write_report(outcome, folder, Storage(storage_options or {}))
+    return outcome
 
 
 def _index(config: Config, shop: Workshop, progress: Progress) -> tuple[SourceIndex, ...]:

@@ -1,1 +1,14 @@
-"""TODO."""
+"""Validate: a finished bake is read as training reads it, and every law that it can show is checked.
+
+packs    laws 1 to 4, of one pack, pure
+shards   law 6 of one shard, and its packs: the unit that executors run
+rows     law 5: plan, sidecars, packs and index agree on every source row
+replay   laws 7 and 8: one order, and states that name the next step
+run      all of it
+"""
+
+from __future__ import annotations
+
+from pipeline.validate.run import validate
+
+__all__ = ["validate"]

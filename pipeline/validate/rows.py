@@ -1,0 +1,147 @@
+"""Law 5: every row of every source is packed, dropped for a reason, discarded, waiting, not reached or in no lane.
+
+The plan's accounts, render's drops, the packs and the index are four witnesses; none may contradict another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loaders.format import DatasetManifest, Drop
+from pipeline.bake import BakeFolder
+from pipeline.index_table import source_index_from_json
+from pipeline.law_report import LawResult, Violation, judge
+from pipeline.plan_table import PlanManifest, manifest_from_json
+from pipeline.storage import Storage
+
+__all__ = ["check_rows", "read_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Witnesses:
+    """What each witness says of one source."""
+
+    account: Mapping[str, Any]  # dataset.json
+    plan: list[list[dict[str, Any]]]  # plan.json: per lane, per pass
+    not_reached: int
+    not_assigned: int
+    rendered_drops: Mapping[str, int]
+    rows_in_packs: int | None
+    rows_in_index: int | None
+
+
+def read_plan(storage: Storage, folder: BakeFolder) -> PlanManifest | None:
+    """`plan.json`, or None where only the shards were copied."""
+    try:
+        return manifest_from_json(storage.read_bytes(folder.plan))
+    except FileNotFoundError:
+        return None
+
+
+def check_rows(
+    storage: Storage,
+    folder: BakeFolder,
+    manifest: DatasetManifest,
+    plan: PlanManifest | None,
+    rows_in_packs: Counter[str] | None,
+    drops: list[Drop],
+) -> LawResult:
+    """The accounts of every source, to the last row.
+
+    Args:
+        storage: Where the bake lies.
+        folder: The bake.
+        manifest: Its `dataset.json`.
+        plan: Its `plan.json`, if it is there.
+        rows_in_packs: Source → samples found in the shards; None where not every pack could be read.
+        drops: Samples that render had to remove, from all sidecars.
+    """
+    notes = [] if plan is not None else ["plan/plan.json is not here: the accounts of dataset.json stand alone"]
+    violations: list[Violation] = []
+    dropped: dict[str, Counter[str]] = {}
+    for drop in drops:
+        dropped.setdefault(drop.source, Counter())[drop.reason] += 1
+    if rows_in_packs is None:
+        notes.append("some packs cannot be read (law 6): their samples were not counted again")
+    sources = manifest.rows.keys() | (rows_in_packs or {}).keys() | dropped.keys() | _sources_of(plan)
+    for source in sorted(sources):
+        rows_in_index = _rows_in_index(storage, folder, source)
+        if rows_in_index is None:
+            notes.append(f"the index of {source} is not here: its rows were not counted again")
+        witnesses = _Witnesses(
+            account=manifest.rows.get(source, {}),
+            plan=[] if plan is None else [lane.rows.get(source, []) for lane in plan.lanes],
+            not_reached=0 if plan is None else sum(lane.not_reached.get(source, 0) for lane in plan.lanes),
+            not_assigned=0 if plan is None else plan.not_assigned.get(source, 0),
+            rendered_drops=dropped.get(source, Counter()),
+            rows_in_packs=None if rows_in_packs is None else rows_in_packs[source],
+            rows_in_index=rows_in_index,
+        )
+        complaints = _contradictions(witnesses, has_plan=plan is not None)
+        violations += [Violation(law=5, subject=f"source {source}", complaint=complaint) for complaint in complaints]
+    return judge(5, len(sources), violations, notes)
+
+
+def _sources_of(plan: PlanManifest | None) -> set[str]:
+    if plan is None:
+        return set()
+    return {source for lane in plan.lanes for source in (*lane.rows, *lane.not_reached)} | plan.not_assigned.keys()
+
+
+def _rows_in_index(storage: Storage, folder: BakeFolder, source: str) -> int | None:
+    """Rows of a source's files, each file once."""
+    try:
+        index = source_index_from_json(storage.read_bytes(folder.source_index(source)))
+    except FileNotFoundError:
+        return None
+    return sum(unit.num_rows for unit in index.units) + index.rows_unused
+
+
+def _contradictions(witnesses: _Witnesses, *, has_plan: bool) -> Iterator[str]:
+    account = witnesses.account
+    if not account:
+        yield "dataset.json has no account of it"
+        return
+    passes = account["passes"]
+    for number, once in enumerate(passes):
+        fates = once["packed"] + sum(once["dropped"].values()) + once["discarded"] + once["waiting"]
+        if fates != once["drawn"]:
+            yield f"pass {number} drew {once['drawn']} rows and knows the fate of {fates}"
+    packed = sum(once["packed"] for once in passes)
+    in_render = sum(witnesses.rendered_drops.values())
+    if witnesses.rows_in_packs is not None and packed - in_render != witnesses.rows_in_packs:
+        yield f"{packed} rows were packed and {in_render} dropped in render, the shards hold {witnesses.rows_in_packs}"
+    if account["dropped_in_render"] != dict(witnesses.rendered_drops):
+        yield f"dataset.json counts the drops {account['dropped_in_render']}, sidecars {dict(witnesses.rendered_drops)}"
+    first = passes[0]["drawn"] if passes else 0
+    known = first + account["not_reached"] + account["not_assigned"]
+    if witnesses.rows_in_index is not None and known < witnesses.rows_in_index:
+        # more than the index has is right where num_used_data takes a file several times: each use counts
+        yield f"its files hold {witnesses.rows_in_index} rows, {known} are accounted for"
+    if has_plan:
+        yield from _contradictions_of_plan(witnesses)
+
+
+def _contradictions_of_plan(witnesses: _Witnesses) -> Iterator[str]:
+    account = witnesses.account
+    num_passes = max((len(passes) for passes in witnesses.plan), default=0)
+    summed = []
+    for number in range(num_passes):
+        total: dict[str, Any] = {"drawn": 0, "packed": 0, "dropped": Counter(), "discarded": 0, "waiting": 0}
+        for once in (passes[number] for passes in witnesses.plan if number < len(passes)):
+            total["dropped"].update(once["dropped"])
+            for fate in ("drawn", "packed", "discarded", "waiting"):
+                total[fate] += once[fate]
+        summed.append({**total, "dropped": dict(total["dropped"])})
+    if summed != account["passes"]:
+        yield f"the plan's accounts are {json.dumps(summed)}, those of dataset.json {json.dumps(account['passes'])}"
+    left = (witnesses.not_reached, witnesses.not_assigned)
+    if left != (account["not_reached"], account["not_assigned"]):
+        yield (
+            f"the plan leaves {left} rows not reached and not assigned, dataset.json "
+            f"{(account['not_reached'], account['not_assigned'])}"
+        )
