@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from typing import TypeVar
 from urllib.parse import quote
 
 from pipeline.bake import BakeFolder
@@ -29,6 +31,9 @@ __all__ = ["JSONL_RANGE_BYTES", "run_index"]
 
 JSONL_RANGE_BYTES = 64 << 20
 _LONGEST_UNIT_NAME = 160
+_CONNECTIONS = 16
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ def run_index(
     sources = _limited(sources, config, executor)
     finished = {source.name: found for source in sources if (found := _read_source(source, folder, storage))}
     specs = [spec for source in sources if source.name not in finished for spec in source.specs]
+    if specs:
+        storage.sweep(folder.join("index"))
     num_units = sum(len(source.specs) for source in sources)
     progress.start("index", num_units, num_units - len(specs))
     by_name = {source.name: source for source in sources}
@@ -102,8 +109,8 @@ def _source(
     paths = {use.path: use.spelled for use in files.uses}
     common = {"settings": asdict(settings), "tokenizer": tokenizer.fingerprint, "versions": pixel_versions()}
     specs: list[UnitSpec] = []
-    for path, url in sorted(paths.items()):
-        identity = _identity(url, storage)
+    identities = _side_by_side(_identity, list(paths.values()), storage)
+    for (path, url), identity in sorted(zip(paths.items(), identities, strict=True), key=lambda entry: entry[0]):
         ranges = [(0, 0)]
         if group.kind == "vlm_sft":
             ranges = cut_ranges(identity.num_bytes, JSONL_RANGE_BYTES)
@@ -125,6 +132,14 @@ def _source(
                 )
             )
     return _Source(settings=settings, files=files, specs=tuple(specs))
+
+
+def _side_by_side(function: Callable[[str, Storage], Answer], urls: Sequence[str], storage: Storage) -> list[Answer]:
+    """`function` of each URL; requests to an object store wait for each other's answers, so several run at once."""
+    if all(storage.local_path(url) is not None for url in urls):
+        return [function(url, storage) for url in urls]
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        return list(pool.map(lambda url: function(url, storage), urls))
 
 
 def _identity(url: str, storage: Storage) -> FileIdentity:
@@ -194,9 +209,8 @@ def _publish_source(
         units.append(replace(result.indexed, first_row=first_row))
         summary.add(result.summary, first_row)
         first_row += result.indexed.num_rows
-    unused = summary.unused + sum(
-        _num_rows(join_media(source.settings.root, name), storage) for name in source.files.unused
-    )
+    unused_urls = [join_media(source.settings.root, name) for name in source.files.unused]
+    unused = summary.unused + sum(_side_by_side(_num_rows, unused_urls, storage))
     index = SourceIndex(source=source.name, units=tuple(units), rows_unused=unused)
     text = source_index_to_json(index, {"fingerprint": source.fingerprint, "summary": asdict(summary)})
     storage.publish_bytes(folder.source_index(source.name), text.encode())

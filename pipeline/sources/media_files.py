@@ -109,7 +109,8 @@ def measure_file(
 
 
 def measure_video(reference: str, settings: MeasureSettings, storage: Storage) -> tuple[ImageEntry, int, bool]:
-    """Frame size and fault of a video file, its number of frames, and whether the fault lies behind its first frame.
+    """Frame size and fault of a video file, its number of frames, and whether the fault lies behind its first
+    frame.
 
     With `check_images: decode` every frame is decoded; a container that opens but breaks later is found out only after
     the frames were drawn.
@@ -124,9 +125,12 @@ def measure_video(reference: str, settings: MeasureSettings, storage: Storage) -
             num_frames = count_frames(file)
             if num_frames == 0:
                 raise MediaFault("no_frames")
-            opened = True
             file.seek(0)
-            width_px, height_px = read_frames(file, [num_frames - 1 if settings.decode else 0])[0].size
+            width_px, height_px = read_frames(file, [0])[0].size
+            opened = True
+            if settings.decode:
+                file.seek(0)
+                read_frames(file, [num_frames - 1])
         return ImageEntry(reference=reference, width_px=width_px, height_px=height_px, stamp=media_stamp(identity))
 
     entry = _guarded(reference, settings, storage, measure)
