@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from tests.datamaker.recipe import Recipe, Sources, small_recipe, write_sources
 from tests.parity.oracle import Oracle
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small tensors on a busy machine: threads would wait for each other, not help."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
