@@ -73,7 +73,7 @@ def check_shard(unit: ShardUnit) -> ShardFindings:
     try:
         sidecar = unit.reader.sidecar(unit.lane, unit.shard)
     except LoaderError as error:
-        findings.report([_law_6(unit, str(error))])
+        findings.report([_law_6(unit, _first_clause(error))])
         return findings
     findings.drops = sidecar.drops
     complaints = list(_byte_complaints(unit, sidecar, name))
@@ -82,6 +82,11 @@ def check_shard(unit: ShardUnit) -> ShardFindings:
         _check_pack(unit, findings, sidecar.first_pack + index)
     _compare_tokens(unit, findings, sidecar)
     return findings
+
+
+def _first_clause(error: LoaderError) -> str:
+    """What is wrong; why it matters and what to do is said once, for the whole bake."""
+    return str(error).partition("; ")[0]
 
 
 def _law_6(unit: ShardUnit, complaint: str) -> Violation:
@@ -133,7 +138,7 @@ def _check_pack(unit: ShardUnit, findings: ShardFindings, number: int) -> None:
     try:
         stored = unit.reader.read(unit.lane, number)
     except LoaderError as error:
-        findings.report([Violation(law=6, subject=f"pack {key}", complaint=str(error))])
+        findings.report([Violation(law=6, subject=f"pack {key}", complaint=_first_clause(error))])
         return
     arrays = {name: array.numpy() for name, array in stored.arrays.items()}
     findings.report(pack_violations(key, stored.header, arrays, unit.limits))
