@@ -33,6 +33,8 @@ class Medium:
 
     Attributes:
         kind: "image" or "video".
+        origin: Where its bytes are: "file" (of its own), "tar", "cell" (of the source's own row), "frames" (a video as
+            image files: `frames` lists them), "mock" (made from the seed), "fake" (the injected white picture).
         container: File that holds it, relative to the source's root: a tar, a parquet file; "" for a file of its own
             and for generated pictures.
         reference: Path relative to the media root, tar member name, or "" for a cell.
@@ -47,6 +49,7 @@ class Medium:
     """
 
     kind: str
+    origin: str = "file"
     container: str = ""
     reference: str = ""
     offset: int = -1
@@ -104,6 +107,7 @@ VLM_INDEX_SCHEMA = pa.schema(
                 pa.struct(
                     [
                         ("kind", pa.string()),
+                        ("origin", pa.string()),
                         ("container", pa.string()),
                         ("reference", pa.string()),
                         ("offset", pa.int64()),
