@@ -131,11 +131,12 @@ def validate(
     """Check the laws of a finished bake and write its report; exit 1 if one is broken."""
     with _exit_codes():
         from pipeline import stages
+        from pipeline.progress import make_progress
 
-        outcome = stages.validate_bake(bake, report)
-        _print_table(outcome.table)
-        if outcome.broken:
-            raise outcome.broken
+        found = stages.validate_bake(bake, report, make_progress())
+        _print_table(found.table)
+        if found.broken is not None:
+            raise found.broken
 
 
 @app.command()

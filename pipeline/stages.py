@@ -26,10 +26,8 @@ from pipeline.plan.run import run_plan
 from pipeline.plan_table import PlanManifest
 from pipeline.records import SourceIndex
 from pipeline.render.run import run_render
-from pipeline.report import write_report
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer, load_tokenizer
-from pipeline.validate import validate
 
 __all__ = ["index", "index_lines", "plan", "render", "run", "summary", "validate_bake"]
 
@@ -95,6 +93,9 @@ def validate_bake(
         ConfigError: There is no finished bake of this format.
         RunFailed: The report cannot be written.
     """
+    from pipeline.report import write_report  # both read a bake as training does, with torch: seconds to import
+    from pipeline.validate import validate
+
     url = absolute(bake)
     outcome = validate(url, storage_options=storage_options, progress=progress)
     folder = BakeFolder(url).join("report") if report is None else absolute(report)

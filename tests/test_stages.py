@@ -149,6 +149,34 @@ def test_a_tokenizer_that_cannot_be_loaded_leaves_no_trace(demo: Path, tmp_path:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_finished_bake_holds_its_laws_and_gets_a_report(bake: Path, tmp_path: Path) -> None:
+    before = contents(bake)
+
+    assert stages.validate_bake(str(bake), str(tmp_path / "apart")).broken is None
+
+    assert contents(bake) == before
+    assert sorted(path.name for path in (tmp_path / "apart").iterdir()) == ["report.html", "report.json"]
+    stages.validate_bake(str(bake))
+    assert (bake / "report" / "report.html").exists()
+
+
+def test_a_broken_law_is_reported_and_not_raised(bake: Path) -> None:
+    shard = next((bake / "shards").rglob("*.tar"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
+
+    found = stages.validate_bake(str(bake))
+
+    assert isinstance(found.broken, LawBroken)
+    assert (bake / "report" / "report.json").exists()
+
+
+def test_a_folder_without_a_bake_cannot_be_validated(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        stages.validate_bake(str(tmp_path))
+
+    assert not list(tmp_path.iterdir())
+
+
 def test_any_pack_of_a_bake_explains_itself(bake: Path) -> None:
     pack = describe(str(bake), 1)
     console = Console(file=io.StringIO(), width=160)
