@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def test_law_6_every_byte_is_accounted_for(name: str, finished: Callable[[str], 
 
 
 @NAMES
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves closing its files to the garbage collector
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_webdataset_reads_every_shard_without_pickle(name: str, finished: Callable[[str], Path]) -> None:
     import webdataset
 
@@ -41,6 +44,7 @@ def test_webdataset_reads_every_shard_without_pickle(name: str, finished: Callab
         assert sample["json"] == pack.header
         for array, values in pack.arrays.items():
             assert np.array_equal(sample[f"{array}.npy"], values), (pack.key, array)
+    gc.collect()
 
 
 def test_small_shard_bytes_really_make_several_shards(finished: Callable[[str], Path]) -> None:
