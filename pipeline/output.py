@@ -14,13 +14,13 @@ from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
 from pipeline.config_writer import without_secrets
-from pipeline.errors import BakeConflict
+from pipeline.errors import BakeConflict, RunFailed
 from pipeline.plan.stream_id import config_fingerprint
 from pipeline.plan_table import manifest_from_json
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer
 
-__all__ = ["refuse_other_bake"]
+__all__ = ["refuse_other_bake", "refuse_other_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,22 @@ def refuse_other_bake(storage: Storage, folder: BakeFolder, config: Config, toke
         if theirs and theirs != ours:
             raise _conflict(folder, f"shards of {name}")
     _refuse_shorter(storage, folder, config)
+
+
+def refuse_other_plan(storage: Storage, folder: BakeFolder, config: Config) -> None:
+    """A plan is rendered with the configuration it was made with. No plan at all is for the render stage to say.
+
+    Raises:
+        RunFailed: The plan was made with other settings.
+    """
+    if not storage.exists(folder.plan):
+        return
+    found = manifest_from_json(storage.read_bytes(folder.plan)).fingerprints["config"]
+    if found != config_fingerprint(config):
+        raise RunFailed(
+            f"The plan in {without_secrets(folder.url)} was made with another configuration: its packs would be laid"
+            " out by rules they were not planned for; run `parbake plan` again, or `parbake run`, which does all stages"
+        )
 
 
 def _identity(storage: Storage, folder: BakeFolder) -> _Identity | None:

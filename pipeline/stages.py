@@ -21,7 +21,7 @@ from pipeline.config_writer import resolved_yaml, without_secrets
 from pipeline.executor import Executor, Progress, SilentProgress, make_executor
 from pipeline.index.run import run_index
 from pipeline.law_report import ValidationReport
-from pipeline.output import refuse_other_bake
+from pipeline.output import refuse_other_bake, refuse_other_plan
 from pipeline.plan.run import run_plan
 from pipeline.plan_table import PlanManifest
 from pipeline.records import SourceIndex
@@ -70,8 +70,13 @@ def plan(config: Config, progress: Progress | None = None) -> PlanManifest:
 
 
 def render(config: Config, progress: Progress | None = None) -> DatasetManifest:
-    """The render stage alone, on the plan that is there."""
+    """The render stage alone, on the plan that is there.
+
+    Raises:
+        RunFailed: There is no plan, or it was made with another configuration.
+    """
     with _opened(config) as shop:
+        refuse_other_plan(shop.storage, shop.folder, config)
         return _render(config, shop, progress or SilentProgress())
 
 

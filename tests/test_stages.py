@@ -76,6 +76,13 @@ def test_render_without_a_plan_says_what_to_run_first(demo: Path, tmp_path: Path
         stages.render(settings(demo, tmp_path / "out"))
 
 
+def test_render_refuses_a_plan_of_another_configuration(demo: Path, tmp_path: Path) -> None:
+    stages.plan(settings(demo, tmp_path / "out"))
+
+    with pytest.raises(RunFailed, match="another configuration"):
+        stages.render(settings(demo, tmp_path / "out", "dataset.expected_num_tokens=1000"))
+
+
 def test_the_output_holds_the_configuration_it_was_made_with(demo: Path, bake: Path) -> None:
     again = load_config(str(bake / "config.yaml"))
 

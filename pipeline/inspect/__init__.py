@@ -3,8 +3,8 @@
     bake, position ──reading──► header, arrays ──view──► PackView ──┬─ console   tables on the terminal
                                                                     └─ page      one HTML file with the pictures
 
-Everything shown comes from the shard itself, read as training reads it; only the tokenizer that turns ids back into
-texts is looked up through the bake's `config.yaml`.
+Everything shown comes from the shard itself, read as training reads it. Two things are looked up elsewhere in the bake:
+the tokenizer that turns ids back into texts (`config.yaml`), and what condition dropout took out (`dropped`: the plan).
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ def print_pack(pack: PackView, console: Console | None = None) -> None:
     console.print(Text(heading(pack), style="bold"))
     if pack.note:
         console.print(Text(pack.note, style="yellow"))
+    for sample in pack.removed:
+        console.print(Text(f"left out by render: {printable(sample)}", style="yellow"))
     for title, table in tables(pack):
         console.print()
         console.print(Text(title, style="bold"))
@@ -69,8 +71,8 @@ def tables(pack: PackView) -> Iterator[tuple[str, Table]]:
                 loss_text(split),
                 Text(_content(split)),
             )
-        if not sample.splits:
-            table.add_row("", "", "", "", "", Text("every item was dropped as a condition", style="dim"))
+        for item in sample.dropped:
+            table.add_row("", "", "", "", "", Text(f"dropped as a condition: {item}", style="dim"))
         yield sample_heading(number, sample), table
 
 

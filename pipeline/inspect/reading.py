@@ -12,6 +12,7 @@ from loaders.format import DatasetManifest
 from loaders.reader import BakeReader
 from pipeline.bake import BakeFolder
 from pipeline.errors import ConfigError, LawBroken, ParbakeError
+from pipeline.inspect.dropped import planned_samples, with_dropped
 from pipeline.inspect.view import Decode, PackView, view_pack
 from pipeline.storage import Storage
 from pipeline.tokenizer import load_tokenizer
@@ -40,12 +41,15 @@ def describe(bake: str, position: int, storage_options: Mapping[str, Any] | None
             )
         lane, pack = reader.order.pack_at(position)
         stored = reader.read(lane, pack)
+        drops = reader.shard(lane, reader.locate(lane, pack)[0]).sidecar.drops
     except BakeUnfinished as error:
         raise ConfigError(str(error)) from error
     except LoaderError as error:
         raise LawBroken(str(error)) from error
-    decode, note = _decoder(bake, reader.manifest, Storage(storage_options or {}))
+    storage = Storage(storage_options or {})
+    decode, note = _decoder(bake, reader.manifest, storage)
     arrays = {name: array.numpy() for name, array in stored.arrays.items()}
+    samples = view_pack(stored.header, arrays, reader.manifest, decode)
     return PackView(
         bake=bake,
         position=position,
@@ -54,7 +58,8 @@ def describe(bake: str, position: int, storage_options: Mapping[str, Any] | None
         pack=pack,
         sequence_length=stored.header.sequence_length,
         max_num_tokens=reader.manifest.max_num_tokens,
-        samples=view_pack(stored.header, arrays, reader.manifest, decode),
+        samples=with_dropped(samples, planned_samples(storage, BakeFolder(bake), lane, pack)),
+        removed=tuple(f"{d.source}, {d.path}, row {d.row}: {d.reason}" for d in drops if d.pack == pack),
         note=note,
     )
 

@@ -72,7 +72,10 @@ class SplitView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleView:
-    """One sample: the source row behind it, and its splits. No splits: all its items were dropped as conditions."""
+    """One sample: the source row behind it, and its splits.
+
+    `dropped` describes the items that condition dropout took out, as far as the plan is there to say so.
+    """
 
     source: str
     path: str
@@ -81,6 +84,7 @@ class SampleView:
     start: int
     num_tokens: int
     splits: tuple[SplitView, ...]
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class PackView:
         sequence_length: Its tokens, unpadded.
         max_num_tokens: The budget.
         samples: In sequence order.
+        removed: Samples that render had to leave out, with the reason.
         note: Why no texts can be shown, "" if they can.
     """
 
@@ -107,6 +112,7 @@ class PackView:
     sequence_length: int
     max_num_tokens: int
     samples: tuple[SampleView, ...]
+    removed: tuple[str, ...] = ()
     note: str = ""
 
 

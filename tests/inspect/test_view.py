@@ -13,9 +13,11 @@ from rich.console import Console
 from loaders.format import DatasetManifest, LaneEntry, PackHeader, Provenance
 from pipeline.errors import Bug
 from pipeline.inspect.console import print_pack, printable
+from pipeline.inspect.dropped import with_dropped
 from pipeline.inspect.page import page
 from pipeline.inspect.view import PackView, view_pack
 from pipeline.media.patches import patchify
+from pipeline.records import Item, ItemKind, PlannedItem, PlannedSample, RowId
 
 BOS, EOS, SOI, EOI = 90, 91, 92, 93
 
@@ -81,6 +83,23 @@ def pack() -> tuple[PackHeader, dict[str, Any]]:
     return header, arrays
 
 
+def planned() -> list[PlannedSample]:
+    """The plan of the pack: it also knows a sample that render left out, and a text that dropout took."""
+
+    def sample(source: str, path: str, row: int, *items: PlannedItem) -> PlannedSample:
+        row_id = RowId(source=source, path=path, row=row, unit="u", index_row=row)
+        return PlannedSample(row=row_id, items=items, data_indexes="0", worker_id=0, dataset_name="d")
+
+    text = Item(kind=ItemKind.TEXT, num_tokens=3, text=0)
+    image = Item(kind=ItemKind.VIT, num_tokens=8, image=0, width_px=8, height_px=4)
+    return [
+        sample("t2i/a", "a.parquet", 7, PlannedItem(item=text), PlannedItem(item=image, kept=False)),
+        sample("vlm/b", "b.jsonl", 9, PlannedItem(item=text)),
+        sample("vlm/b", "b.jsonl", 3, PlannedItem(item=text, kept=False)),
+        sample("vlm/b", "b.jsonl", 4, PlannedItem(item=image)),
+    ]
+
+
 def view(*, decode: bool = True, text: str = "") -> PackView:
     header, arrays = pack()
     decoder = (lambda ids: text or " ".join(f"<{token}>" for token in ids)) if decode else None
@@ -93,7 +112,8 @@ def view(*, decode: bool = True, text: str = "") -> PackView:
         pack=2,
         sequence_length=23,
         max_num_tokens=40,
-        samples=samples,
+        samples=with_dropped(samples, planned()),
+        removed=("vlm/b, b.jsonl, row 9: missing_file",),
         note="" if decode else "no tokenizer",
     )
 
@@ -150,6 +170,17 @@ def test_only_a_noised_image_has_a_timestep() -> None:
     assert math.isnan(second.timestep)
 
 
+def test_what_condition_dropout_took_is_told_by_the_plan() -> None:
+    assert [sample.dropped for sample in view().samples] == [("ViT image of 8x4 px",), ("text of 3 tokens",), ()]
+
+
+def test_without_a_plan_nothing_is_said_of_dropped_items() -> None:
+    header, arrays = pack()
+    samples = view_pack(header, arrays, manifest(), None)
+
+    assert with_dropped(samples, ()) == samples
+
+
 def test_splits_that_do_not_add_up_are_refused() -> None:
     header, arrays = pack()
     broken = PackHeader(
@@ -171,7 +202,8 @@ def test_the_terminal_shows_rows_texts_sizes_and_losses() -> None:
         "CE on 4, weight 2",
         "8x4 px, 2x4 cells",
         "MSE, timestep 0.25",
-        "every item was dropped as a condition",
+        "dropped as a condition: text of 3 tokens",
+        "left out by render: vlm/b, b.jsonl, row 9: missing_file",
     ):
         assert words in shown
 
