@@ -105,7 +105,7 @@ def publish_object(url: str, filesystem: Any, path: str) -> Iterator[BinaryIO]:
     except BaseException:
         # fsspec completes the upload when the file is closed or collected: mark it closed, so that it never is.
         upload.closed = True
-        with contextlib.suppress(OSError):  # the store forgets an upload it cannot be told to abort
+        with contextlib.suppress(RunFailed), failing_as_run(url, "abort"):  # a store out of reach cannot be told
             upload.discard()
         raise
 

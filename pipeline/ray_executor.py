@@ -33,6 +33,7 @@ _TASKS_PER_CPU = 2  # one running, one waiting, so that no CPU waits for the dri
 _MAX_RETRIES = 3  # of a task whose worker crashed
 _OBJECT_STORE_BYTES = 256 << 20  # of a local Ray: units and results are small
 _CANCEL_WAIT_S = 60.0
+_LOOK_AGAIN_S = 5.0  # a cluster may have grown while no unit was finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ class RayExecutor:
                 running += [task.remote(shared, unit, folder) for unit in islice(waiting, room)]
                 if not running:
                     return
-                ready, running = ray.wait(running, num_returns=1)
-                yield cast("Result", _result(ready[0]))
+                ready, running = ray.wait(running, num_returns=1, timeout=_LOOK_AGAIN_S)
+                for reference in ready:
+                    yield cast("Result", _result(reference))
         finally:
             _cancel(running)
 
@@ -93,6 +95,7 @@ def _start(address: str | None) -> None:
                 log_to_driver=False,
                 configure_logging=False,
                 object_store_memory=_OBJECT_STORE_BYTES,
+                _system_config={"task_oom_retries": _MAX_RETRIES},  # Ray's own default is for ever
             )
     except (RayError, OSError, RuntimeError, ValueError) as error:
         where = f"reach the Ray cluster at {address}" if address else "start Ray on this machine"

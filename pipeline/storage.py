@@ -255,17 +255,23 @@ class _RangedFile(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
+    def readall(self) -> bytes:
+        return self._take(self._num_bytes)  # one request; RawIOBase would ask for 8 KiB at a time
+
     def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._num_bytes)
+        content = self._take(min(self._position + len(buffer), self._num_bytes))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def _take(self, end: int) -> bytes:
         content = self._storage.read_range(self._url, self._position, end)
         if len(content) < end - self._position:
             raise RunFailed(
                 f"{self._url} ended at byte {self._position + len(content)} of {self._num_bytes}: it changed while it "
                 "was read. What was made of it would mix two versions. Keep sources still and run again."
             )
-        buffer[: len(content)] = content
         self._position += len(content)
-        return len(content)
+        return content
 
 
 def _read_local_range(path: str, start: int, end: int) -> bytes:
