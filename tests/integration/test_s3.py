@@ -36,11 +36,11 @@ def demo_on_s3(s3: str, demo_folder: Path) -> str:
     return f"{s3}/demo"
 
 
-@pytest.mark.parametrize("executor", ["inline", pytest.param("ray", marks=pytest.mark.ray)])
+@pytest.mark.ray
 def test_a_bake_from_and_to_s3_has_the_bytes_of_a_local_one(
-    demo_on_s3: str, s3: str, inline_bake: Path, tmp_path: Path, executor: str
+    demo_on_s3: str, s3: str, inline_bake: Path, tmp_path: Path
 ) -> None:
-    run_parbake("run", f"{demo_on_s3}/config.yaml", "--output", f"{s3}/bake", "--executor", executor)
+    run_parbake("run", f"{demo_on_s3}/config.yaml", "--output", f"{s3}/bake", "--executor", "ray")
     copy = tmp_path / "copy"
     filesystem = fsspec.filesystem("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
     filesystem.get(f"{s3}/bake/", f"{copy}/", recursive=True)
