@@ -194,6 +194,11 @@ def _digest_array(array: pa.Array, digest: Any) -> None:
     if pa.types.is_list(array.type):
         digest.update(np.diff(array.offsets.to_numpy()).astype("<i8").tobytes())
         _digest_array(array.flatten(), digest)
+    elif pa.types.is_struct(array.type):
+        for field, values in zip(array.type, array.flatten(), strict=True):
+            if field.name != "stamp":
+                digest.update(field.name.encode())
+                _digest_array(values, digest)
     elif pa.types.is_string(array.type):
         texts = [text.encode() for text in array.to_pylist()]
         digest.update(np.array([len(text) for text in texts], "<i8").tobytes())

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pipeline.errors import SourceError, TooManyDrops
 from pipeline.index.records import UnitSummary
-from pipeline.sources.settings import MeasureSettings
 
-__all__ = ["refuse_many_drops", "refuse_unusable"]
+__all__ = ["JudgedSource", "refuse_many_drops", "refuse_unusable"]
 
 _MOST_REASONS = 5
 
 
-def refuse_unusable(settings: MeasureSettings, summary: UnitSummary) -> None:
+class JudgedSource(Protocol):
+    """What a message about a source says of it."""
+
+    @property
+    def source(self) -> str:
+        """Its name."""
+
+    @property
+    def root(self) -> str:
+        """Where its rows and media lie."""
+
+    @property
+    def entry(self) -> str:
+        """Words for its place in the configuration."""
+
+
+def refuse_unusable(source: JudgedSource, summary: UnitSummary) -> None:
     """Stop at a source that has not one usable row.
 
     Raises:
@@ -21,16 +38,16 @@ def refuse_unusable(settings: MeasureSettings, summary: UnitSummary) -> None:
         return
     if not summary.rows:
         raise SourceError(
-            f"{settings.source}: no row was found under {settings.root!r}, or no file there can be read"
-            f"{_unreadable(summary)}. Its group would have nothing to draw. Correct the source's entry in dataset_info."
+            f"{source.source}: no row was found under {source.root!r}, or no file there can be read"
+            f"{_unreadable(summary)}. There would be nothing to draw from it. Correct {source.entry}."
         )
     raise SourceError(
-        f"{settings.source}: not one of its {summary.rows:,} rows can be used: {_reasons(summary)}. Its group would "
-        f"spin for ever. Correct the rows or the source's entry in dataset_info (media folder: {settings.root!r})."
+        f"{source.source}: not one of its {summary.rows:,} rows can be used: {_reasons(summary)}. There "
+        f"would be nothing to draw from it. Correct the rows or {source.entry} (media folder: {source.root!r})."
     )
 
 
-def refuse_many_drops(settings: MeasureSettings, summary: UnitSummary, max_dropped_fraction: float) -> None:
+def refuse_many_drops(source: JudgedSource, summary: UnitSummary, max_dropped_fraction: float) -> None:
     """Stop where a source lost a larger part of its rows than allowed.
 
     Raises:
@@ -40,7 +57,7 @@ def refuse_many_drops(settings: MeasureSettings, summary: UnitSummary, max_dropp
     if lost <= max_dropped_fraction * summary.rows:
         return
     raise TooManyDrops(
-        f"{settings.source}: {lost:,} of {summary.rows:,} rows ({lost / summary.rows:.1%}) cannot be used: "
+        f"{source.source}: {lost:,} of {summary.rows:,} rows ({lost / summary.rows:.1%}) cannot be used: "
         f"{_reasons(summary)}. bake.max_dropped_fraction allows {max_dropped_fraction:.1%}; more than that is "
         "usually a mistake in a path. Correct the rows, or allow more."
     )

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.records import IndexedUnit
 from pipeline.sources.settings import MeasureSettings
 from pipeline.storage import FileIdentity, Storage
 
-__all__ = ["INDEX_VERSION", "METADATA_KEY", "NO_FILE", "UnitResult", "UnitSpec", "UnitSummary"]
+__all__ = [
+    "INDEX_VERSION",
+    "METADATA_KEY",
+    "NO_FILE",
+    "Unit",
+    "UnitResult",
+    "UnitSpec",
+    "UnitSummary",
+    "file_identity",
+]
 
 INDEX_VERSION = 1
 """Part of every unit's fingerprint: raise it whenever a source row would be measured differently."""
@@ -21,6 +30,46 @@ METADATA_KEY = b"parbake"
 
 NO_FILE = FileIdentity(num_bytes=-1, stamp="")
 """Identity of something that is listed but is no file that can be opened."""
+
+
+def file_identity(url: str, storage: Storage) -> FileIdentity:
+    """Identity of a listed file; NO_FILE for one that is no file after all (a broken link)."""
+    try:
+        return storage.identity(url)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+        return NO_FILE
+
+
+class Unit(Protocol):
+    """What caching and publishing ask of a unit, whatever is measured in it; the attributes are those of `UnitSpec`."""
+
+    @property
+    def source(self) -> str:
+        """Name of the source."""
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def identity(self) -> FileIdentity: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def storage(self) -> Storage: ...
+
+    def current_identity(self) -> FileIdentity:
+        """What `identity` would be now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +103,15 @@ class UnitSpec:
     fingerprint: str
     storage: Storage
     tokenizer_path: str
+
+    @property
+    def source(self) -> str:
+        """Name of the source."""
+        return self.settings.source
+
+    def current_identity(self) -> FileIdentity:
+        """The source file as it is now."""
+        return file_identity(self.url, self.storage)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +160,7 @@ class UnitResult:
     start: int
     summary: UnitSummary
 
-    def to_metadata(self, spec: UnitSpec) -> bytes:
+    def to_metadata(self, spec: Unit) -> bytes:
         """What the index file's metadata says."""
         return json.dumps(
             {

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import RunFailed
-from pipeline.index.records import METADATA_KEY, NO_FILE, UnitResult, UnitSpec, UnitSummary
-from pipeline.index_table import INDEX_ROW_GROUP_SIZE, content_digest, rows_to_table
-from pipeline.records import INDEX_SCHEMA, IndexedUnit, IndexRow
+from pipeline.index.records import UnitResult, UnitSpec
+from pipeline.index.unit_file import UnitEnd, publish_unit, read_finished
+from pipeline.index_table import rows_to_table
+from pipeline.records import INDEX_SCHEMA, IndexRow
 from pipeline.sources import t2i_pretrain, unified_edit, vlm_sft
 from pipeline.sources.draft import Draft, finish_drafts
 from pipeline.sources.jsonl_lines import iter_lines
@@ -31,7 +28,7 @@ from pipeline.sources.parquet_rows import (
 )
 from pipeline.tokenizer import load_tokenizer
 
-__all__ = ["count_lines", "index_unit", "read_finished"]
+__all__ = ["count_lines", "index_unit"]
 
 _ROWS_AHEAD = 64
 _CONNECTIONS = 16
@@ -50,23 +47,18 @@ def index_unit(spec: UnitSpec) -> UnitResult:
     measured = _Measured(spec)
     drafts = measured.parquet_drafts() if spec.settings.kind != "vlm_sft" else measured.line_drafts()
     rows = finish_drafts(drafts, load_tokenizer(spec.tokenizer_path), keep_control_text=spec.settings.keep_control_text)
-    return _publish(spec, measured, rows)
+    judged = ((row, _lost_reason(row, spec), detail) for row, detail in rows)
+    return publish_unit(spec, INDEX_SCHEMA, judged, rows_to_table, measured.end)
+
+
+def _lost_reason(row: IndexRow, spec: UnitSpec) -> str:
+    """Why no draw makes a sample of the row, "" if some draw does."""
+    return unified_edit.lost_reason(row) if spec.settings.kind == "unified_edit" else row.fault
 
 
 def count_lines(spec: UnitSpec) -> tuple[str, int, int]:
     """Path, start and number of lines of a range: for what `num_used_data` leaves out, before anything is measured."""
     return spec.path, spec.start, sum(1 for _ in iter_lines(spec.storage, spec.url, spec.start, spec.end))
-
-
-def read_finished(spec: UnitSpec) -> UnitResult | None:
-    """The result of the index file that is there, None unless it has this unit's fingerprint."""
-    try:
-        with spec.storage.open(spec.target) as file:
-            metadata = pq.read_metadata(file).metadata or {}
-        written = json.loads(metadata[METADATA_KEY])
-        return UnitResult.from_metadata(written) if written["fingerprint"] == spec.fingerprint else None
-    except (FileNotFoundError, pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-        return None  # none there, or not one that this version wrote
 
 
 class _Measured:
@@ -77,6 +69,10 @@ class _Measured:
         self.row_group_sizes: tuple[int, ...] = ()
         self.fault = ""
         self.unused = 0
+
+    def end(self) -> UnitEnd:
+        """What is known behind the last row."""
+        return UnitEnd(row_group_sizes=self.row_group_sizes, fault=self.fault, unused=self.unused)
 
     def parquet_drafts(self) -> Iterator[Draft]:
         """Every row of a parquet file; a row group that breaks off is faulty as a whole, as it is to the reference."""
@@ -178,53 +174,3 @@ class _Measured:
         if line is None:
             return Draft(row=replace(row, fault="line_too_long"), detail=f"{num_bytes} bytes")
         return vlm_sft.measure(line, row, self.spec.settings, self.spec.storage, fetched)
-
-
-def _publish(spec: UnitSpec, measured: _Measured, rows: Iterator[tuple[IndexRow, str]]) -> UnitResult:
-    """Write the index file in row groups of INDEX_ROW_GROUP_SIZE; what it is comes last, in the footer's metadata."""
-    summary = UnitSummary()
-    digest = hashlib.sha256()
-    with (
-        spec.storage.publishing(spec.target) as file,
-        pq.ParquetWriter(file, INDEX_SCHEMA, compression="zstd") as writer,
-    ):
-        while portion := list(islice(rows, INDEX_ROW_GROUP_SIZE)):
-            for row, detail in portion:
-                reason = unified_edit.lost_reason(row) if spec.settings.kind == "unified_edit" else row.fault
-                summary.count(reason, spec.path, row.row, detail)
-            table = rows_to_table([row for row, _ in portion])
-            content_digest(table, digest)
-            writer.write_table(table)
-        _refuse_changed(spec)
-        summary.unused = measured.unused
-        if measured.fault:
-            summary.examples[measured.fault] = [spec.path, 0, "the whole file"]
-        digest.update(json.dumps([spec.identity.num_bytes, measured.row_group_sizes, measured.fault]).encode())
-        result = UnitResult(
-            indexed=IndexedUnit(
-                unit=spec.unit,
-                path=spec.path,
-                first_row=0,
-                num_rows=summary.rows,
-                row_group_sizes=measured.row_group_sizes,
-                fault=measured.fault,
-                content=digest.hexdigest()[:32],
-            ),
-            start=spec.start,
-            summary=summary,
-        )
-        writer.add_key_value_metadata({METADATA_KEY: result.to_metadata(spec)})
-    return result
-
-
-def _refuse_changed(spec: UnitSpec) -> None:
-    """A file that changed while it was measured must not be remembered under its old identity."""
-    try:
-        identity = spec.storage.identity(spec.url)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
-        identity = NO_FILE
-    if identity != spec.identity:
-        raise RunFailed(
-            f"{spec.settings.source}: {spec.path} changed while it was indexed, so its rows belong to no one version "
-            "of it. Let the writer finish, then run the same command again."
-        )
