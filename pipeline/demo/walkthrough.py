@@ -21,7 +21,7 @@ def main(folder: str) -> int:
         ["demo", str(root)],
         ["run", str(config), "--output", str(bake)],
         ["validate", str(bake)],
-        ["inspect", str(bake), "--position", "0", "--html", str(page)],
+        ["inspect", str(bake), "--position", "1", "--html", str(page)],
     )
     for arguments in commands:
         print(f"\n$ parbake {' '.join(arguments)}", flush=True)

@@ -147,7 +147,7 @@ From this folder:
 
     parbake run config.yaml          index, plan and render into bake/
     parbake validate bake            check the laws and write bake/report/
-    parbake inspect bake --position 0 --html pack.html
+    parbake inspect bake --position 1 --html pack.html
 """
 
 _CONFIG = """\
