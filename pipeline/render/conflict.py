@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
 from pipeline.config import BakeConfig
+from pipeline.config_writer import without_secrets
 from pipeline.errors import BakeConflict
 from pipeline.plan_table import ShardPlan
 from pipeline.storage import Storage
@@ -37,8 +38,8 @@ def refuse_other_bake(
             manifest = parse_dataset_manifest(storage.read_bytes(folder.dataset), folder.dataset)
         except FormatError as error:
             raise BakeConflict(
-                f"{folder.dataset} is there and cannot be read ({error}). It may be another program's or another "
-                "version's data set. Choose another output, or remove it."
+                f"{without_secrets(folder.dataset)} is there and cannot be read ({error}). It may be another "
+                "program's or another version's data set. Choose another output, or remove it."
             ) from error
         _refuse_other(folder, bake, stream, manifest.stream, manifest.pixels, manifest.settings.get("shard_bytes"))
     committed = _shard_files(storage, folder, "json")
@@ -90,13 +91,13 @@ def _refuse_other(
     for name, theirs, ours in differences:
         if theirs != ours:
             raise BakeConflict(
-                f"{folder.url} holds a bake with {name} {theirs}, this one has {ours}. Mixing the two would give a "
-                "data set that no configuration describes. Choose another bake.output, or remove the old bake."
+                f"{without_secrets(folder.url)} holds a bake with {name} {theirs}, this one has {ours}. "
+                "Mixing the two would give a data set that no configuration describes. Choose another bake.output, or remove the old bake."
             )
 
 
 def _shorter(folder: BakeFolder, what: str) -> BakeConflict:
     return BakeConflict(
-        f"{folder.url} holds a longer bake of the same stream: {what}. Shards are never taken back, because loaders "
-        "may have read them. Ask for at least the old length, or choose another bake.output."
+        f"{without_secrets(folder.url)} holds a longer bake of the same stream: {what}. Shards are never "
+        "taken back, because loaders may have read them. Ask for at least the old length, or choose another bake.output."
     )

@@ -27,6 +27,9 @@ from pipeline.versions import pixel_versions
 
 __all__ = ["RenderJob", "RenderUnit", "RenderedShard", "committed_sidecar", "render_unit"]
 
+SOURCE_CACHE_BYTES = 256 << 20
+"""Parquet slices that a worker keeps; with one pack's pictures and one decoded image it stays well below 1 GiB."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderJob:
@@ -96,7 +99,7 @@ def render_unit(unit: RenderUnit) -> tuple[RenderedShard, ...]:
     """
     job = unit.job
     _refuse_other_versions(job.versions)
-    reader = SourceReader(job.config, job.storage)
+    reader = SourceReader(job.config, job.storage, folder=job.folder, cache_bytes=SOURCE_CACHE_BYTES)
     try:
         return tuple(
             _find_or_render(job, unit.lane, shard, plan, reader)
