@@ -22,7 +22,7 @@ from pipeline.plan.order import Positions
 
 __all__ = ["LineFile", "RawLines", "sort_lines"]
 
-BUDGET_BYTES = 16 << 20
+BUDGET_BYTES = 4 << 20
 LINE_OVERHEAD_BYTES = 96  # of a Python bytes object and its place in a list
 KEY_BYTES = 8
 GATHER_LINES = 1 << 18

@@ -45,6 +45,7 @@ def run_plan(
     """
     indexes = {source: _source_index(folder, storage, source) for source in _source_names(config)}
     before = _bake_in_the_way(config, folder, storage)
+    storage.sweep(folder.join("plan"))
     assignments = _assign(config, folder, storage, executor, progress, indexes, sealed=before is not None)
     stream = stream_id(config, tokenizer, assignments)
     if before is not None and before.stream != stream:

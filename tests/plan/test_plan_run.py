@@ -144,6 +144,15 @@ def test_the_same_data_in_another_place_gives_the_same_plan(tmp_path: Path) -> N
     assert not any(str(tmp_path).encode() in content for content in plans[0].values())
 
 
+def test_temporaries_of_a_killed_plan_are_swept(tmp_path: Path) -> None:
+    world = mixed_world(tmp_path)
+    left = Path(world.folder.url, "plan", ".lane-00000.parquet.tmp-0123456789abcdef")
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    world.plan(world.config(1))
+    assert not left.exists()
+
+
 def test_lanes_of_an_earlier_wider_plan_are_removed(tmp_path: Path) -> None:
     world = mixed_world(tmp_path)
     world.plan(world.config(2, world_size=3))
