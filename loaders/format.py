@@ -19,14 +19,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from loaders.arrays import ARRAY_DTYPES, STORED_ARRAYS
 from loaders.errors import FormatError
 from loaders.records import decode_record, parse_json
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "ARRAY_DTYPES",
@@ -58,27 +60,6 @@ __all__ = [
 FORMAT_VERSION = 1
 
 ATTENTION_MODES = ("causal", "full", "noise")
-
-ARRAY_DTYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "packed_text_ids": "<i4",
-        "packed_text_indexes": "<i4",
-        "packed_position_ids": "<i4",
-        "packed_label_ids": "<i4",
-        "ce_loss_indexes": "<i4",
-        "ce_loss_weights": "<f4",
-        "packed_vit_position_ids": "<i4",
-        "packed_vit_token_indexes": "<i4",
-        "vit_token_seqlens": "<i4",
-        "packed_latent_position_ids": "<i4",
-        "packed_vae_token_indexes": "<i4",
-        "packed_timesteps": "<f4",
-        "mse_loss_indexes": "<i4",
-        "vit_pixels": "|u1",
-        "vae_pixels": "|u1",
-    }
-)
-"""Arrays of a pack with their stored dtype, in the order in which the tar holds them."""
 
 VIT_FIELDS = frozenset({"vit_pixels", "packed_vit_position_ids", "packed_vit_token_indexes", "vit_token_seqlens"})
 VAE_FIELDS = frozenset(
@@ -252,7 +233,8 @@ class DatasetManifest:
     """`dataset.json`.
 
     Attributes:
-        recipe: Kind of recipe, "bagel".
+        recipe: Kind of recipe, "bagel" or "vlm" (then `settings` are a `vlm_format.VlmSettings`, and what only BAGEL
+            has is 0, empty or False).
         stream: Fingerprint of configuration (without length), tokenizer and ordered inputs.
         fingerprints: "config", "tokenizer", "plan".
         world_size: Ranks the lanes were laid out for.
@@ -297,7 +279,7 @@ class DatasetManifest:
     format: int = FORMAT_VERSION
 
 
-def to_json(record: PackHeader | Sidecar | DatasetManifest, *, indent: int | None = None) -> bytes:
+def to_json(record: DataclassInstance, *, indent: int | None = None) -> bytes:
     """A record as deterministic JSON bytes (UTF-8; keys in field order)."""
     separators = (",", ":") if indent is None else (",", ": ")
     return json.dumps(
@@ -369,9 +351,9 @@ def parse_sidecar(content: bytes, where: str = "sidecar") -> Sidecar:
 def _member_is_sound(name: str, member: MemberEntry, shard_bytes: int) -> bool:
     """Inside the shard; an array has its field's dtype and exactly the bytes that its shape needs."""
     inside = min(member.offset, member.num_bytes) >= 0 and member.offset + member.num_bytes <= shard_bytes
-    if name not in ARRAY_DTYPES:
+    if name not in STORED_ARRAYS:
         return inside and member.dtype == "" and member.shape == ()
-    if member.dtype != ARRAY_DTYPES[name] or any(extent < 0 for extent in member.shape):
+    if member.dtype != STORED_ARRAYS[name] or any(extent < 0 for extent in member.shape):
         return False
     data_bytes = int(member.dtype[2:]) * prod(member.shape)
     return (

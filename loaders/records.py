@@ -141,6 +141,19 @@ def _dict_decoder(item: Decoder) -> Decoder:
     return decode
 
 
+def _choice_decoder(choices: tuple[Any, ...]) -> Decoder:
+    def decode(value: Any) -> Any:
+        if type(value) is not str or value not in choices:
+            raise _wrong(value, f"one of {', '.join(choices)}")
+        return value
+
+    return decode
+
+
+def _optional_decoder(item: Decoder) -> Decoder:
+    return lambda value: None if value is None else item(value)
+
+
 def _decoder_of(hint: Any) -> Decoder:
     """The decoder of a type annotation; only the forms that `loaders.format` uses."""
     if hint in _PLAIN:
@@ -154,6 +167,10 @@ def _decoder_of(hint: Any) -> Decoder:
         return _list_decoder(_decoder_of(arguments[0]), len(arguments))
     if origin is dict:
         return _dict_decoder(_decoder_of(arguments[1]))
+    if origin is typing.Literal:
+        return _choice_decoder(arguments)
+    if origin is types.UnionType and len(arguments) == 2 and arguments[1] is types.NoneType:
+        return _optional_decoder(_decoder_of(arguments[0]))
     raise TypeError(f"no decoder for {hint!r}; teach loaders.records this form of annotation")
 
 
@@ -162,6 +179,7 @@ def _record_decoder(record: type) -> Decoder:
     hints = typing.get_type_hints(record)
     fields = dataclasses.fields(record)
     decoders = {field.name: _decoder_of(hints[field.name]) for field in fields}
+    every = frozenset(decoders)
     required = frozenset(
         field.name
         for field in fields
@@ -171,7 +189,7 @@ def _record_decoder(record: type) -> Decoder:
     def decode(value: Any) -> Any:
         if type(value) is not dict:
             raise _wrong(value, "an object")
-        if not required <= value.keys() or not value.keys() <= decoders.keys():
+        if value.keys() != every and not required <= value.keys() <= every:
             missing, unknown = sorted(required - value.keys()), sorted(value.keys() - decoders.keys())
             raise _Mismatch(f"lacks the keys {missing} and has the unknown keys {unknown}")
         decoded = {}

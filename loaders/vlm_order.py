@@ -8,15 +8,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["LENGTH_HEADROOM", "distributed_order", "length_grouped_order"]
+__all__ = ["LENGTH_HEADROOM", "OrderRule", "distributed_order", "epoch_order", "length_grouped_order"]
 
 LENGTH_HEADROOM = 512
 """Rows up to this much longer than `max_length` stay in the length-grouped order, as in the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderRule:
+    """Which order the epochs of a bake have.
+
+    Attributes:
+        order: "distributed" (DistributedSampler), "length_grouped" (LengthGroupedSampler), "shuffled" (a permutation
+            from the recipe's own seed), "sequential" (by number, every epoch).
+        shuffle: Of "distributed".
+        seed: The epoch is added to it.
+        batch_size: Of "length_grouped": packs of one batch of one rank.
+    """
+
+    order: str
+    shuffle: bool
+    seed: int
+    batch_size: int
+
+
+def epoch_order(
+    rule: OrderRule,
+    num_items: int,
+    world_size: int,
+    *,
+    epoch: int,
+    lengths: npt.NDArray[np.integer] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Number of the pack at every position of an epoch; rank r of `world_size` reads positions r, r + world_size, …
+
+    A multiple of `world_size` by starting over, except for "length_grouped", which ends where the packs end. There a
+    chunk holds one batch of every rank, so that all ranks' batches of a step are of like length; for one rank it is the
+    reference's order.
+
+    Args:
+        rule: The bake's rule.
+        num_items: Packs.
+        world_size: Data-parallel ranks that share them.
+        epoch: Epoch.
+        lengths: [num_items], needed by "length_grouped".
+
+    Returns:
+        int64 [positions].
+    """
+    if rule.order == "length_grouped":
+        if lengths is None or len(lengths) != num_items:
+            raise ValueError(f"order length_grouped needs the lengths of all {num_items} packs")
+        return length_grouped_order(lengths, rule.batch_size * world_size, epoch=epoch, seed=rule.seed)
+    shuffle = rule.order == "shuffled" or (rule.order == "distributed" and rule.shuffle)
+    return distributed_order(num_items, world_size, epoch=epoch, seed=rule.seed, shuffle=shuffle)
 
 
 def distributed_order(
