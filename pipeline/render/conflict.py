@@ -92,12 +92,14 @@ def _refuse_other(
         if theirs != ours:
             raise BakeConflict(
                 f"{without_secrets(folder.url)} holds a bake with {name} {theirs}, this one has {ours}. "
-                "Mixing the two would give a data set that no configuration describes. Choose another bake.output, or remove the old bake."
+                "Mixing the two would give a data set that no configuration describes. Choose another bake.output, or "
+                "remove the old bake."
             )
 
 
 def _shorter(folder: BakeFolder, what: str) -> BakeConflict:
     return BakeConflict(
         f"{without_secrets(folder.url)} holds a longer bake of the same stream: {what}. Shards are never "
-        "taken back, because loaders may have read them. Ask for at least the old length, or choose another bake.output."
+        "taken back, because loaders may have read them. Ask for at least the old length, or choose another "
+        "bake.output."
     )
