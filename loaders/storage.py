@@ -19,6 +19,8 @@ __all__ = ["BakeStorage", "ByteSource", "LocalBytes", "RemoteBytes"]
 
 _REQUEST_BYTES = 8 << 20
 _RETRY_DELAYS_S = (0.2, 1.0, 3.0)
+_FINAL_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_CLIENTS = frozenset({"aiohttp", "azure", "botocore", "google", "requests", "urllib3"})
 
 Result = TypeVar("Result")
 
@@ -94,7 +96,12 @@ class RemoteBytes:
 
 
 class BakeStorage:
-    """A bake's folder. Picklable: connections are made anew in each process."""
+    """A bake's folder. Picklable: connections are made anew in each process.
+
+    Args:
+        url: Any fsspec URL or local path.
+        storage_options: fsspec options, flat or by protocol (`{"s3": {"endpoint_url": …}}`).
+    """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any] | None = None) -> None:
         self.url = url.rstrip("/")
@@ -130,7 +137,9 @@ class BakeStorage:
 
     def _resolve(self, relative: str) -> tuple[fsspec.AbstractFileSystem, str]:
         # fsspec caches instances per process and forgets them after a fork
-        filesystem, path = fsspec.core.url_to_fs(f"{self.url}/{relative}".rstrip("/"), **self._options)
+        by_protocol = self._options.get(self.url.partition("://")[0])
+        options = by_protocol if isinstance(by_protocol, Mapping) else self._options
+        filesystem, path = fsspec.core.url_to_fs(f"{self.url}/{relative}".rstrip("/"), **options)
         return filesystem, path
 
 
@@ -139,8 +148,13 @@ def _with_retries(read: Callable[[], Result]) -> Result:
     for delay_s in _RETRY_DELAYS_S:
         try:
             return read()
-        except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError):
-            raise
-        except OSError:
+        except Exception as error:
+            if isinstance(error, _FINAL_ERRORS) or not _is_of_storage(error):
+                raise
             time.sleep(delay_s)
     return read()
+
+
+def _is_of_storage(error: Exception) -> bool:
+    """The clients of object stores raise errors of their own that are no OSError."""
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _CLIENTS

@@ -67,5 +67,5 @@ def test_splits_that_do_not_add_up_are_an_error() -> None:
 def test_a_block_mask_with_its_pad_split_covers_the_budget() -> None:
     mask = block_mask([150, 106], [128, 22, 106], ["noise", "full", "causal"])
     assert mask.seq_lengths == (256, 256)
-    # in blocks of 128: the second holds the rest of the first sample, which may not see its noise, and all of the second
+    # blocks of 128: the second holds the rest of sample 0, which may not see its noise, and all of sample 1
     assert mask.to_dense()[0, 0].tolist() == [[1, 0], [0, 1]]
