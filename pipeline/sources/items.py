@@ -27,11 +27,19 @@ def plan_image(
 def _planned(
     width_px: int, height_px: int, transform: ImageTransformConfig, num_images: int, resize_area: bool
 ) -> PlannedImage:
-    by_ratio = planned_size(width_px, height_px, transform, num_images, resize_area=False)
-    by_area = planned_size(width_px, height_px, transform, num_images, resize_area=True)
-    conditions = Condition.RESIZE_AREA if by_ratio != by_area else Condition.NONE
-    width_planned_px, height_planned_px = by_area if resize_area else by_ratio
-    return width_planned_px, height_planned_px, int(conditions)
+    size = planned_size(width_px, height_px, transform, num_images, resize_area=resize_area)
+    if _always_fits(width_px, height_px, transform, num_images):
+        return *size, 0
+    other = planned_size(width_px, height_px, transform, num_images, resize_area=not resize_area)
+    return *size, int(Condition.RESIZE_AREA if size != other else Condition.NONE)
+
+
+def _always_fits(width_px: int, height_px: int, transform: ImageTransformConfig, num_images: int) -> bool:
+    """Whether `max_pixels` cannot matter: no edge is enlarged past the longest one allowed, and its square fits."""
+    longest, shortest = max(width_px, height_px), min(width_px, height_px)
+    if longest * transform.min_image_size > shortest * transform.max_image_size:
+        return False
+    return (transform.max_image_size + transform.image_stride) ** 2 * num_images <= transform.max_pixels
 
 
 def is_aliased(item: Item, dataset: DatasetConfig) -> bool:

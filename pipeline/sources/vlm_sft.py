@@ -28,6 +28,7 @@ from pipeline.tokenizer import Tokenizer, is_encodable
 __all__ = ["draw", "measure", "named_media"]
 
 
+_ELEMENTS = tuple(Element)
 BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -233,11 +234,11 @@ def _elements(
         elements = elements[1:]
     text_number = 0
     for number in elements:
-        element = Element(number)
+        element = _ELEMENTS[number]
         if element is Element.VIDEO:
             for _ in range(num_images):
                 yield Element.IMAGE, None
-        elif element in (Element.TEXT, Element.ANSWER):
+        elif element is Element.TEXT or element is Element.ANSWER:
             num_tokens = row.text_num_tokens[text_number]
             loss = element is Element.ANSWER
             yield element, Item(kind=ItemKind.TEXT, loss=loss, num_tokens=num_tokens, text=text_number)
