@@ -100,15 +100,18 @@ def test_a_state_of_a_shorter_bake_goes_on_in_the_longer_one(recipe: Recipe, tmp
     settings: dict[str, Any] = {"world_size": 2, "shard_bytes": 400_000}
     folder = bake_recipe(recipe, tmp_path, 4, **settings)
     loader = PackedShards(str(folder), rank=1, world_size=2).loader(num_workers=0)
-    first = [batch_digest(batch) for batch in loader]
-    state = loader.state_dict()
+    first, states = [], [loader.state_dict()]
+    for batch in loader:
+        first.append(batch_digest(batch))
+        states.append(loader.state_dict())
     bake_recipe(recipe, tmp_path, 7, **settings)
     longer = PackedShards(str(folder), rank=1, world_size=2).loader(num_workers=0)
     whole = [batch_digest(batch) for batch in longer]
     assert whole[:4] == first
-    resumed = PackedShards(str(folder), rank=1, world_size=2).loader(num_workers=0)
-    resumed.load_state_dict(state)
-    assert [batch_digest(batch) for batch in resumed] == whole[4:]
+    for step, state in enumerate(states):
+        resumed = PackedShards(str(folder), rank=1, world_size=2).loader(num_workers=0)
+        resumed.load_state_dict(state)
+        assert [batch_digest(batch) for batch in resumed] == whole[step:]
 
 
 def test_a_state_of_another_stream_is_refused(finished: Callable[[str], Path]) -> None:
