@@ -53,6 +53,10 @@ class BakeFolder:
         """The list of a source's index units; written when all are there."""
         return self.join(f"index/{quote(source, safe='')}/source.json")
 
+    def index_members(self, source: str, tar: str) -> str:
+        """Names and places of a tar's members."""
+        return self.join(f"index/{quote(source, safe='')}/members/{tar}.parquet")
+
     def assign(self, group: str, name: str) -> str:
         """A file of a group's assignment."""
         return self.join(f"plan/assign/{quote(group, safe='')}/{name}")

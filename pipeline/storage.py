@@ -40,7 +40,7 @@ __all__ = ["FileIdentity", "Storage"]
 Answer = TypeVar("Answer")
 
 _ATOMIC_UPLOADS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})  # visible only when completed
-_STAMP_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
+_STAMP_KEYS = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "last_modified", "created")
 _CALLERS_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _HOPELESS_NUMBERS = frozenset({errno.EINVAL, errno.EACCES, errno.EPERM, errno.ENOSYS})  # waiting does not cure these
 _HOPELESS_NAMES = frozenset({"NoCredentialsError", "PartialCredentialsError", "ParamValidationError"})

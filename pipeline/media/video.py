@@ -18,7 +18,14 @@ from pipeline.records import Draws
 
 from .faults import DECODE_ERROR, NOT_AN_IMAGE, ImageFault
 
-__all__ = ["choose_folder_frames", "choose_video_frames", "count_frames", "read_frames", "sort_frame_names"]
+__all__ = [
+    "choose_folder_frames",
+    "choose_video_frames",
+    "count_frames",
+    "frame_rate",
+    "read_frames",
+    "sort_frame_names",
+]
 
 _FRAME_NUMBER: Final = re.compile(r"_(\d+).jpg$")
 
@@ -102,6 +109,21 @@ def count_frames(file: str | BinaryIO) -> int:
     try:
         with av.open(file, mode="r") as container:
             return sum(bool(packet.size) for packet in container.demux(_video_stream(container)))
+    except av.error.InvalidDataError as error:
+        raise ImageFault(NOT_AN_IMAGE, str(error)) from error
+    except av.error.FFmpegError as error:
+        raise ImageFault(DECODE_ERROR, str(error)) from error
+
+
+def frame_rate(file: str | BinaryIO) -> float:
+    """Average frames per second of the first video stream as the container tells it, 0.0 if it does not.
+
+    Raises:
+        ImageFault: As `count_frames`.
+    """
+    try:
+        with av.open(file, mode="r") as container:
+            return float(_video_stream(container).average_rate or 0)
     except av.error.InvalidDataError as error:
         raise ImageFault(NOT_AN_IMAGE, str(error)) from error
     except av.error.FFmpegError as error:
