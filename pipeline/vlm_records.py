@@ -72,7 +72,8 @@ class ConversationRow:
         conversation: JSON text of the messages; media parts carry the number of their medium.
         media: The row's media in order of appearance.
         num_tokens: Exact length after the processor, media tokens expanded, before truncation and shift.
-        num_media_tokens: Media tokens among them.
+        num_media_tokens: Media tokens among them; those of an injected fake picture do not count (the reference, which
+            balances packs by this number, does not see them), while `media_end` does.
         media_end: Tokens up to and including the last media token: a cut before it would tear media from its pixels.
         num_label_tokens: Tokens that carry loss.
         turn_ends: Token counts at which a whole turn has just ended: where truncation may cut.
@@ -176,7 +177,7 @@ class ConversationPack:
         shard: Shard of the lane that holds it.
         number: Number of the pack in the planner's order (the reference's bins); every epoch's order is
             computed.
-        num_tokens: Shifted tokens of all its samples.
+        num_tokens: Stored tokens: of all its samples, shifted and aligned; of the whole sample with `packing: none`.
         num_media_tokens: Media tokens.
         num_bytes: Estimate of its stored bytes, from which shard boundaries were fixed.
         samples: In order.

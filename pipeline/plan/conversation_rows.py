@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PlacedRow", "RowRules", "RowTable", "place_rows", "replacement_random"]
+__all__ = ["PlacedRow", "RowRules", "RowTable", "place_row", "place_rows", "replacement_random"]
 
 BadRow = Literal["replace", "drop"]
 Truncation = Literal["off", "tokens", "turns"]
@@ -97,16 +97,22 @@ def place_rows(table: RowTable, rules: RowRules, drops: Counter[str]) -> Iterato
     replacement was found under "no_replacement".
     """
     for row in range(len(table)):
-        keep, reason = _usable_tokens(table, row, rules)
-        if not reason:
-            yield PlacedRow(row=row, instead_of=-1, keep_tokens=keep)
-        elif rules.on_bad_row == "drop":
+        placed, reason = place_row(table, row, rules)
+        if reason:
             drops[reason] += 1
-        else:
-            placed = _replacement(table, row, rules)
-            drops[f"replaced: {reason}" if placed else "no_replacement"] += 1
-            if placed:
-                yield placed
+        if placed is not None:
+            yield placed
+
+
+def place_row(table: RowTable, row: int, rules: RowRules) -> tuple[PlacedRow | None, str]:
+    """What is rendered in the place of a row, and why that is not the row itself ("" if it is)."""
+    keep, reason = _usable_tokens(table, row, rules)
+    if not reason:
+        return PlacedRow(row=row, instead_of=-1, keep_tokens=keep), ""
+    if rules.on_bad_row == "drop":
+        return None, reason
+    placed = _replacement(table, row, rules)
+    return placed, f"replaced: {reason}" if placed else "no_replacement"
 
 
 def _replacement(table: RowTable, row: int, rules: RowRules) -> PlacedRow | None:

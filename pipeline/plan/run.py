@@ -7,16 +7,16 @@ from typing import Any
 
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
-from pipeline.errors import BakeConflict, SourceError
+from pipeline.errors import SourceError
 from pipeline.executor import Executor, Progress, UnitDone
 from pipeline.fingerprint import fingerprint
-from pipeline.index_table import source_index_from_json
 from pipeline.plan.assign import AssignUnit, assign_group
 from pipeline.plan.assignment import Assignment
+from pipeline.plan.existing import bake_in_the_way, read_source_index, refuse_other_stream, remove_lanes_beyond
 from pipeline.plan.lane import LanePlanned, LaneUnit, plan_lane, read_lane
 from pipeline.plan.statistics import added
 from pipeline.plan.stream_id import config_fingerprint, stream_id
-from pipeline.plan_table import PlanManifest, manifest_from_json, manifest_to_json
+from pipeline.plan_table import PlanManifest, manifest_to_json
 from pipeline.records import SourceIndex
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer
@@ -43,13 +43,14 @@ def run_plan(
         ConfigError: the budgets cannot hold what the groups give.
         BakeConflict: shards of another stream, or of another `shard_bytes`, are in the output; they stay as they are.
     """
-    indexes = {source: _source_index(folder, storage, source) for source in _source_names(config)}
-    before = _bake_in_the_way(config, folder, storage)
+    indexes = {source: read_source_index(folder, storage, source) for source in _source_names(config)}
+    before = bake_in_the_way(
+        folder, storage, config_fingerprint=config_fingerprint(config), shard_bytes=config.bake.shard_bytes
+    )
     storage.sweep(folder.join("plan"))
     assignments = _assign(config, folder, storage, executor, progress, indexes, sealed=before is not None)
     stream = stream_id(config, tokenizer, assignments)
-    if before is not None and before.stream != stream:
-        raise _conflict(folder, before.stream, stream)
+    refuse_other_stream(folder, before, stream)
     lanes = _plan_lanes(config, folder, storage, tokenizer, executor, progress, stream)
     manifest = PlanManifest(
         stream=stream,
@@ -68,7 +69,7 @@ def run_plan(
         versions=pixel_versions(),
     )
     storage.publish_bytes(folder.plan, manifest_to_json(manifest))
-    _remove_lanes_beyond(folder, storage, len(lanes))
+    remove_lanes_beyond(folder, storage, len(lanes))
     return manifest
 
 
@@ -142,16 +143,6 @@ def _source_names(config: Config) -> Iterable[str]:
     return (source.name for group in config.dataset.groups for source in group.sources)
 
 
-def _source_index(folder: BakeFolder, storage: Storage, source: str) -> SourceIndex:
-    try:
-        return source_index_from_json(storage.read_bytes(folder.source_index(source)))
-    except (FileNotFoundError, ValueError) as error:
-        raise SourceError(
-            f"{source} has no finished index in {folder.url} ({error}), so nobody knows its rows; "
-            "run `parbake index` (or `parbake run`) first."
-        ) from error
-
-
 def _settings(config: Config) -> dict[str, Any]:
     """Facts of the recipe that a report needs beside the counts."""
     rules = config.dataset
@@ -162,37 +153,3 @@ def _settings(config: Config) -> dict[str, Any]:
         "weights": {group.name: group.weight for group in rules.groups},
         "mandatory": [group.name for group in rules.groups if group.is_mandatory],
     }
-
-
-def _bake_in_the_way(config: Config, folder: BakeFolder, storage: Storage) -> PlanManifest | None:
-    """The plan in the output if shards were rendered from it; then nothing of it may change but its length."""
-    if not storage.exists(folder.plan):
-        return None
-    manifest = manifest_from_json(storage.read_bytes(folder.plan))
-    if not any(storage.exists(folder.sidecar(lane, 0)) for lane in range(len(manifest.lanes))):
-        return None
-    written = manifest.statistics.get("shard_bytes")
-    if written != config.bake.shard_bytes:
-        raise BakeConflict(
-            f"{folder.url} holds shards of {written} bytes and shard_bytes is now {config.bake.shard_bytes}; "
-            "shards cut elsewhere would not continue them. Set shard_bytes back, or choose another output."
-        )
-    if manifest.fingerprints["config"] != config_fingerprint(config):
-        raise _conflict(folder, manifest.stream, "another configuration")
-    return manifest
-
-
-def _conflict(folder: BakeFolder, found: str, wanted: str) -> BakeConflict:
-    return BakeConflict(
-        f"{folder.url} holds shards of stream {found}, and this configuration with these sources is {wanted}; "
-        "they would not be one data set. Nothing was touched: choose another output, or remove that one."
-    )
-
-
-def _remove_lanes_beyond(folder: BakeFolder, storage: Storage, num_lanes: int) -> None:
-    """Lane files of an earlier plan that had more lanes."""
-    expected = {folder.plan_lane(lane) for lane in range(num_lanes)}
-    for name in storage.list_files(folder.join("plan")):
-        url = folder.join(f"plan/{name}")
-        if name.startswith("lane-") and url not in expected:
-            storage.remove(url)

@@ -78,18 +78,21 @@ class ShardCutter:
 
 
 def pack_digests(table: pa.Table) -> Iterator[bytes]:
-    """SHA-256 of everything that each row of PLAN_SCHEMA says about its samples, 32 bytes a pack.
+    """SHA-256 of everything that each row of a plan (of either recipe) says about its samples, 32 bytes a pack.
 
     Column by column: numbers little-endian, bools as bytes, texts and lists as lengths and content; one NaN for all.
     """
     table = table.combine_chunks()
     columns: list[tuple[pa.Array, Callable[[int, int], bytes]]] = []
     for name in ("samples", "items"):
+        if name not in table.column_names:
+            continue
         lists = table.column(name).chunk(0) if table.num_rows else None
         if lists is not None:
             columns.extend((lists.offsets.to_numpy(), _pieces(child)) for child in lists.values.flatten())
+    numbers = table.column("number").to_pylist() if "number" in table.column_names else ()
     for pack in range(table.num_rows):
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(str(numbers[pack]).encode("ascii") if numbers else b"")
         for offsets, piece in columns:
             digest.update(piece(int(offsets[pack]), int(offsets[pack + 1])))
         yield digest.digest()
