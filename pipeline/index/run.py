@@ -81,7 +81,15 @@ def run_index(
         for files in list_group(group, storage)
     ]
     sources = _limited(sources, config, executor)
-    return index_sources(sources, _index_unit_of, folder, storage, executor, progress, config.bake.max_dropped_fraction)
+    used = [source for source in sources if source.specs]  # parquet_info may leave out all files of a source
+    fraction = config.bake.max_dropped_fraction
+    indexes = iter(index_sources(used, _index_unit_of, folder, storage, executor, progress, fraction))
+    return tuple(
+        next(indexes)
+        if source.specs
+        else SourceIndex(source=source.source, units=(), rows_unused=source.rows_unused(storage))
+        for source in sources
+    )
 
 
 def _index_unit_of(spec: UnitSpec) -> tuple[str, UnitResult]:

@@ -66,7 +66,15 @@ def list_group(group: GroupConfig, storage: Storage) -> tuple[SourceFiles, ...]:
     if group.kind == "vlm_sft":
         return tuple(_list_jsonl(source, storage) for source in group.sources)
     row_groups = _parquet_info(group, storage)
-    return tuple(_list_parquet(source, storage, row_groups) for source in group.sources)
+    files = tuple(_list_parquet(source, storage, row_groups) for source in group.sources)
+    if row_groups is not None and not any(source.uses for source in files):
+        listed = next((join_media(source.source.data_dir, name) for source in files for name in source.unused), "")
+        raise SourceError(
+            f"{group.name}: no file is a key of parquet_info, so the group has no row group to read. Files are spelled "
+            f"like {listed!r}, keys like {next(iter(row_groups), '')!r}. Make data_dir and the keys agree, or leave "
+            "parquet_info out."
+        )
+    return files
 
 
 def _list_jsonl(source: SourceConfig, storage: Storage) -> SourceFiles:

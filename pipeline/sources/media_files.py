@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from pipeline.errors import RunFailed
 from pipeline.media.faults import ImageFault
 from pipeline.media.header import inspect_image
 from pipeline.media.video import count_frames, read_frames, sort_frame_names
@@ -165,4 +166,9 @@ def _guarded(
         reason = MISSING_FILE
     except PermissionError:
         reason = UNREADABLE_FILE
+    except OSError as error:
+        raise RunFailed(
+            f"{settings.source}: {reference!r} below {settings.root!r} cannot be read ({error}). Whether its row can "
+            "be used must not depend on a failing disk. See to the storage and run the same command again."
+        ) from error
     return ImageEntry(reference=reference if is_encodable(reference) else "", fault=reason)

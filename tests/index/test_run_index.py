@@ -21,8 +21,9 @@ from pipeline.index import run, run_index, unit
 from pipeline.records import INDEX_SCHEMA, SourceIndex
 from pipeline.storage import Storage
 from pipeline.tokenizer import load_tokenizer
-from tests.datamaker import encode, picture, write_t2i, write_tokenizer
+from tests.datamaker import encode, picture, write_edit, write_t2i, write_tokenizer
 from tests.datamaker.jsonl import conversation, write_conversations
+from tests.datamaker.parquet import write_parquet_info
 from tests.sources.rows import config_of, group_of, index_of, rows_of
 
 JPEG = encode(picture(1, 40, 30))
@@ -318,6 +319,49 @@ def test_a_chain_that_no_draw_can_use_counts_as_lost(tmp_path: Path, tokenizer_p
     written = json.loads((tmp_path / "bake/index/unified_edit%2Fone/source.json").read_text())
     summary = written["source_index"]["summary"]
     assert (summary["usable"], summary["lost"]) == (1, {"zero_bytes": 2, "too_few_images": 1})
+
+
+def test_a_source_that_parquet_info_leaves_out_has_no_rows_and_no_say(tmp_path: Path, tokenizer_path: Path) -> None:
+    write_edit(tmp_path / "one", num_files=1)
+    write_edit(tmp_path / "two", num_files=1, rows_per_file=4)
+    info = write_parquet_info(tmp_path / "info.json", [tmp_path / "one"])
+    sources = [
+        SourceConfig(
+            name=f"unified_edit/{name}",
+            data_dir=str(tmp_path / name),
+            num_used_data=1,
+            parquet_info_path=str(info) if name == "one" else None,
+        )
+        for name in ("one", "two")
+    ]
+    config = config_of(tmp_path / "bake", tokenizer_path, group_of("unified_edit", sources))
+    _, (one, two) = ran(config)
+    assert (len(one.units), two.units, two.rows_unused) == (1, (), 4)
+    assert ran(config)[0] == []
+
+
+class Flaky(Storage):
+    """Reads of parquet files fail, as a broken connection does after all retries."""
+
+    def read_range(self, url: str, start: int, end: int) -> bytes:
+        if url.endswith(".parquet") and start < 2000 and "/index/" not in url:
+            raise RunFailed(f"cannot read {url}: broken connection")
+        return Storage.read_range(self, url, start, end)
+
+
+def test_a_storage_that_fails_in_the_middle_of_a_file_is_no_fault_of_its_rows(
+    tmp_path: Path, tokenizer_path: Path
+) -> None:
+    import fsspec
+
+    write_t2i(tmp_path / "t2i", num_files=1)
+    filesystem = fsspec.filesystem("memory")
+    filesystem.pipe_file("/flaky/t2i/a.parquet", (tmp_path / "t2i/part-000.parquet").read_bytes())
+    source = SourceConfig(name="t2i_pretrain/one", data_dir="memory://flaky/t2i", num_used_data=1)
+    config = config_of(tmp_path / "bake", tokenizer_path, group_of("t2i_pretrain", [source]))
+    with pytest.raises(RunFailed, match="broken connection"):
+        index_of(config, Flaky())
+    assert len(rows_of(config)) == 6
 
 
 def test_odd_file_names_make_file_names(tmp_path: Path, tokenizer_path: Path) -> None:

@@ -67,6 +67,16 @@ def test_without_parquet_info_every_file_counts(tmp_path: Path) -> None:
     assert [use.num_row_groups for use in files.uses] == [None]
 
 
+def test_parquet_info_that_matches_no_file_shows_both_spellings(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "one", "a.parquet")
+    (tmp_path / "info.json").write_text(json.dumps({"elsewhere/a.parquet": {"num_row_groups": 3}}))
+    source = SourceConfig(
+        name="unified_edit/one", data_dir=root, num_used_data=1, parquet_info_path=str(tmp_path / "info.json")
+    )
+    with pytest.raises(SourceError, match=r"one/a.parquet', keys like 'elsewhere/a.parquet'"):
+        list_group(group_of("unified_edit", [source]), Storage())
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
