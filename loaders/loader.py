@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from loaders.batch import PackedBatch
 from loaders.dataset import PackedShards
 from loaders.state import Place, place_from_state, state_of
 
@@ -20,7 +19,7 @@ __all__ = ["PackLoader"]
 
 
 class PackLoader:
-    """Yields one PackedBatch a step.
+    """Yields one batch a step.
 
     An iteration reads one epoch: from where a loaded state stands, else from its start. When it has read all of it, the
     next iteration reads the next epoch. (An iteration that is left early is begun again by the next, as with any
@@ -83,18 +82,17 @@ class PackLoader:
         """
         self._resume = place_from_state(state, self.dataset.stream, len(self.dataset.reader.order))
 
-    def __iter__(self) -> Iterator[PackedBatch]:
+    def __iter__(self) -> Iterator[Any]:
         start = self._resume or Place(self._place.epoch, 0)
         self._place, self._resume = start, None
-        num_packs = len(self.dataset.reader.order)
-        for step, batch in enumerate(self._batches(self.dataset.starting_at(start)), start=1):
-            self._place = Place(start.epoch, min(start.position + step * self.dataset.world_size, num_packs))
+        for num_steps, batch in enumerate(self._batches(self.dataset.starting_at(start)), start=1):
+            self._place = self.dataset.place_after(start, num_steps)
             yield batch
         self._place = Place(start.epoch + 1, 0)
 
-    def _batches(self, dataset: PackedShards) -> Iterable[PackedBatch]:
+    def _batches(self, dataset: PackedShards) -> Iterable[Any]:
         if self.num_workers == 0:
-            return (batch.pin_memory() for batch in dataset) if self._pin_memory else dataset
+            return map(dataset.recipe.pin_memory, dataset) if self._pin_memory else dataset
         return DataLoader(
             dataset,
             batch_size=None,

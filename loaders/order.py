@@ -30,8 +30,10 @@ __all__ = [
     "CanonicalOrder",
     "Tail",
     "num_steps",
+    "packs_per_rank",
     "permute",
     "position_of_step",
+    "positions_of_step",
     "shuffled_pack",
     "unpermute",
 ]
@@ -101,15 +103,55 @@ def _lanes_that_last(lengths: bytes, num_packs: int) -> npt.NDArray[np.int64]:
     return np.flatnonzero(np.frombuffer(lengths, dtype=np.int64) >= num_packs)
 
 
-def num_steps(num_packs: int, world_size: int, *, start: int = 0, tail: Tail = "drop") -> int:
-    """Steps that every one of `world_size` ranks makes from position `start` to the end of the epoch."""
+def packs_per_rank(num_packs: int, world_size: int, *, start: int = 0, tail: Tail = "drop") -> int:
+    """Packs that every one of `world_size` ranks reads from position `start` to the end of the epoch."""
     left = max(0, num_packs - start)
     return left // world_size if tail == "drop" else -(-left // world_size)
+
+
+def num_steps(
+    num_packs: int,
+    world_size: int,
+    *,
+    start: int = 0,
+    tail: Tail = "drop",
+    packs_per_batch: int = 1,
+    drop_last: bool = False,
+) -> int:
+    """Steps that every one of `world_size` ranks makes from position `start` to the end of the epoch.
+
+    With `packs_per_batch` B, the last step's batches may hold fewer than B packs, unless `drop_last`.
+    """
+    per_rank = packs_per_rank(num_packs, world_size, start=start, tail=tail)
+    return per_rank // packs_per_batch if drop_last else -(-per_rank // packs_per_batch)
 
 
 def position_of_step(step: int, rank: int, world_size: int, *, start: int, num_packs: int) -> int:
     """Position that `rank` reads in step `step` counted from position `start`; a repeated tail wraps to the front."""
     return (start + step * world_size + rank) % num_packs
+
+
+def positions_of_step(
+    step: int,
+    rank: int,
+    world_size: int,
+    *,
+    start: int,
+    num_packs: int,
+    tail: Tail = "drop",
+    packs_per_batch: int = 1,
+) -> list[int]:
+    """Positions of the packs of `rank`'s batch in step `step` counted from position `start`.
+
+    A rank's packs, those at `start + r`, `start + r + W`, …, are cut into batches of `packs_per_batch`, as a DataLoader
+    cuts what its DistributedSampler gives it. Positions of two steps and ranks, W = 2, three packs a batch:
+
+        rank 0   0 2 4   6 8 10
+        rank 1   1 3 5   7 9 11
+    """
+    first = step * packs_per_batch
+    end = min(first + packs_per_batch, packs_per_rank(num_packs, world_size, start=start, tail=tail))
+    return [position_of_step(turn, rank, world_size, start=start, num_packs=num_packs) for turn in range(first, end)]
 
 
 def shuffled_pack(pack: int, *, num_common: int, window: int, seed: int, epoch: int) -> int:

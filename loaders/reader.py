@@ -20,7 +20,8 @@ from loaders.format import DatasetManifest, Sidecar, pack_key, parse_dataset_man
 from loaders.format import shard_path as path_of_shard
 from loaders.format import sidecar_path as path_of_sidecar
 from loaders.order import CanonicalOrder
-from loaders.shard import FIELDS, Shard, StoredPack
+from loaders.recipes import form_of
+from loaders.shard import Shard, StoredPack
 from loaders.shard_cache import ShardCache
 from loaders.storage import BakeStorage, LocalBytes
 
@@ -42,10 +43,11 @@ class BakeReader:
     Attributes:
         manifest: `dataset.json`.
         order: Canonical order of its packs.
+        form: How its recipe stores packs; decides which header `read` gives.
 
     Raises:
         BakeUnfinished: there is no `dataset.json`.
-        FormatError: it is not one of format version 1.
+        FormatError: it is not one of format version 1, or of a recipe that these loaders do not know.
     """
 
     def __init__(
@@ -68,14 +70,15 @@ class BakeReader:
                 f"can be read from it; let `parbake run` finish (the same command resumes it), or check the path."
             ) from error
         self.manifest: DatasetManifest = parse_dataset_manifest(content, f"{self.storage.url}/dataset.json")
+        self.form = form_of(self.manifest)
         self.order = CanonicalOrder([lane.num_packs for lane in self.manifest.lanes])
         self._first_packs = [[0, *accumulate(shard.num_packs for shard in lane.shards)] for lane in self.manifest.lanes]
-        self._open_shards: OrderedDict[tuple[int, int], Shard] = OrderedDict()
+        self._open_shards: OrderedDict[tuple[int, int], Shard[Any]] = OrderedDict()
         self._lock = threading.Lock()
         self._process = os.getpid()
 
-    def read(self, lane: int, pack: int, fields: frozenset[str] = FIELDS) -> StoredPack:
-        """Pack number `pack` of `lane`, without the modalities that `fields` lacks.
+    def read(self, lane: int, pack: int, fields: frozenset[str] | None = None) -> StoredPack[Any]:
+        """Pack number `pack` of `lane`, without what belongs to a field that `fields` lacks (None: everything).
 
         Raises:
             IndexError: the bake has no such pack.
@@ -95,7 +98,7 @@ class BakeReader:
         shard = bisect_right(self._first_packs[lane], pack) - 1
         return shard, pack - self._first_packs[lane][shard]
 
-    def shard(self, lane: int, shard: int) -> Shard:
+    def shard(self, lane: int, shard: int) -> Shard[Any]:
         """A shard, opened or still open.
 
         Raises:
@@ -140,7 +143,7 @@ class BakeReader:
             raise self._damaged(relative, "names other packs, bytes or digests than dataset.json")
         return sidecar
 
-    def _open(self, lane: int, shard: int) -> Shard:
+    def _open(self, lane: int, shard: int) -> Shard[Any]:
         sidecar = self.sidecar(lane, shard)
         relative = path_of_shard(lane, shard)
         try:
@@ -156,7 +159,7 @@ class BakeReader:
             f"{self.storage.url}/{relative}",
             sidecar,
             source,
-            vit_patch_size=self.manifest.vit_patch_size,
+            form=self.form,
             verify=self._verify,
         )
 

@@ -2,75 +2,69 @@
 
 from __future__ import annotations
 
-import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from loaders.errors import FormatError, LoaderError, ShardDamaged
-from loaders.format import (
-    VAE_FIELDS,
-    VIT_FIELDS,
-    MemberEntry,
-    PackEntry,
-    PackHeader,
-    Sidecar,
-    parse_pack_header,
-)
-from loaders.pixels import patchify
+from loaders.errors import FormatError, ShardDamaged
+from loaders.format import MemberEntry, PackEntry, Sidecar
+from loaders.forms import PackForm, PictureDamaged
 from loaders.storage import ByteSource
 
-__all__ = ["FIELDS", "Shard", "StoredPack"]
+__all__ = ["Shard", "StoredPack"]
 
-FIELDS = frozenset({"vit", "vae"})
-"""What a reader may leave out."""
+HeaderT = TypeVar("HeaderT")
 
 _GAP_BYTES = 64 << 10  # neighbours closer than this are read in one go
 _TORCH_DTYPES = {"<i4": torch.int32, "<f4": torch.float32, "|u1": torch.uint8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPack:
-    """A pack as it is stored: its header and its arrays by name, in stored dtypes, on the CPU.
+class StoredPack(Generic[HeaderT]):
+    """A pack as it is stored: where it lies, its header and its arrays by name, in stored dtypes, on the CPU.
 
     Arrays of a mapped shard are views of the file (written to, they change in memory only).
     """
 
-    header: PackHeader
+    lane: int
+    pack: int
+    header: HeaderT
     arrays: Mapping[str, torch.Tensor]
 
 
-class Shard:
+class Shard(Generic[HeaderT]):
     """Random access into one shard.
 
     Args:
         name: The shard's path, for messages.
         sidecar: Its sidecar.
         source: Its bytes.
-        vit_patch_size: Side of a patch in pixels, which WebP pictures are cut into.
+        form: How the recipe's packs are stored.
         verify: Check each member's CRC-32 the first time it is read.
     """
 
-    def __init__(self, name: str, sidecar: Sidecar, source: ByteSource, *, vit_patch_size: int, verify: bool) -> None:
+    def __init__(
+        self, name: str, sidecar: Sidecar, source: ByteSource, *, form: PackForm[HeaderT], verify: bool
+    ) -> None:
         self.name = name
         self.sidecar = sidecar
         self._source = source
-        self._vit_patch_size = vit_patch_size
+        self._form = form
         self._verify = verify
         self._verified: set[tuple[int, str]] = set()
 
-    def read(self, index: int, fields: frozenset[str] = FIELDS) -> StoredPack:
-        """Pack `index` of the shard, without the modalities that `fields` lacks.
+    def read(self, index: int, fields: frozenset[str] | None = None) -> StoredPack[HeaderT]:
+        """Pack `index` of the shard, without what belongs to a field that `fields` lacks (None: everything).
 
         Raises:
             ShardDamaged: bytes are missing or wrong; names shard, pack and member.
         """
         pack = self.sidecar.packs[index]
-        members = {name: member for name, member in pack.members.items() if _is_wanted(name, fields)}
+        wanted = {"", *(self._form.fields if fields is None else fields)}
+        members = {name: member for name, member in pack.members.items() if self._form.field_of(name) in wanted}
         if "json" not in members:
             raise self._damaged(pack, "json", "the sidecar lists no such member")
         payloads = self._payloads(pack, members)
@@ -78,15 +72,16 @@ class Shard:
             self._check_sums(index, pack, payloads)
         try:
             where = f"shard {self.name}, pack {pack.key}, member json"
-            header = parse_pack_header(bytes(payloads["json"]), where)
+            header = self._form.parse_header(bytes(payloads["json"]), where)
         except FormatError as error:
             raise ShardDamaged(str(error)) from error
         arrays = {name: _array(members[name], payloads[name]) for name in members if members[name].dtype}
-        for tower in ("vit", "vae"):
-            pictures = [name for name in members if name.startswith(f"{tower}_") and not members[name].dtype]
-            if pictures:
-                arrays[f"{tower}_pixels"] = self._decode(pack, tower, header, payloads, pictures)
-        return StoredPack(header=header, arrays=arrays)
+        pictures = {name: payloads[name] for name in members if name != "json" and not members[name].dtype}
+        try:
+            arrays.update(self._form.decode_pictures(header, pictures))
+        except PictureDamaged as damage:
+            raise self._damaged(pack, damage.member, damage.complaint) from damage
+        return StoredPack(lane=self.sidecar.lane, pack=self.sidecar.first_pack + index, header=header, arrays=arrays)
 
     def _payloads(self, pack: PackEntry, members: Mapping[str, MemberEntry]) -> dict[str, memoryview]:
         """The bytes of each member, read in as few spans as their places allow."""
@@ -121,43 +116,12 @@ class Shard:
                 raise self._damaged(pack, name, f"its CRC-32 is {found:08x} and the sidecar says {promised:08x}")
             self._verified.add((index, name))
 
-    def _decode(
-        self,
-        pack: PackEntry,
-        tower: str,
-        header: PackHeader,
-        payloads: Mapping[str, memoryview],
-        names: Sequence[str],
-    ) -> torch.Tensor:
-        """WebP pictures as the array that raw storage holds: `vit_pixels` or `vae_pixels`."""
-        sizes = header.vit_image_sizes if tower == "vit" else header.vae_image_sizes
-        if len(names) != len(sizes):
-            raise self._damaged(pack, names[0], f"{len(names)} pictures are stored, the header counts {len(sizes)}")
-        parts = []
-        for name, (height, width) in zip(names, sizes, strict=True):
-            try:
-                pixels = _decode_webp(payloads[name])
-            except (OSError, ValueError) as error:
-                raise self._damaged(pack, name, f"it is no readable WebP ({error})") from error
-            if pixels.shape != (height, width, 3):
-                raise self._damaged(pack, name, f"it decodes to {pixels.shape}, the header says {(height, width, 3)}")
-            parts.append(patchify(pixels, self._vit_patch_size) if tower == "vit" else pixels.reshape(-1))
-        return torch.from_numpy(np.concatenate(parts))
-
     def _damaged(self, pack: PackEntry, member: str, complaint: str) -> ShardDamaged:
         return ShardDamaged(
             f"shard {self.name}, pack {pack.key}, member {member}: {complaint}; "
             f"training on it would be training on something else; "
             f"copy the shard again, or remove its sidecar and rerun the bake."
         )
-
-
-def _is_wanted(name: str, fields: frozenset[str]) -> bool:
-    if name in VIT_FIELDS or name.startswith("vit_"):
-        return "vit" in fields
-    if name in VAE_FIELDS or name.startswith("vae_"):
-        return "vae" in fields
-    return True
 
 
 def _array(member: MemberEntry, payload: memoryview) -> torch.Tensor:
@@ -167,16 +131,3 @@ def _array(member: MemberEntry, payload: memoryview) -> torch.Tensor:
         return torch.empty(member.shape, dtype=_TORCH_DTYPES[member.dtype])
     flat = torch.frombuffer(payload, dtype=_TORCH_DTYPES[member.dtype], offset=start)
     return flat if len(member.shape) == 1 else flat.view(member.shape)
-
-
-def _decode_webp(encoded: memoryview) -> npt.NDArray[np.uint8]:
-    """Pixels [height, width, 3] of a lossless WebP."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise LoaderError(
-            "this bake stores pictures as WebP (pixels: webp) and Pillow is not installed; they cannot be decoded; "
-            "pip install 'parbake[webp]', or bake with pixels: raw."
-        ) from error
-    with Image.open(io.BytesIO(encoded), formats=("WEBP",)) as image:
-        return np.asarray(image.convert("RGB"))

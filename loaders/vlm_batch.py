@@ -62,7 +62,12 @@ class VlmPack:
 
 
 def neat_batch(
-    packs: Sequence[VlmPack], *, pad_token_id: int, max_length: int | None = None, dense_mask: bool = True
+    packs: Sequence[VlmPack],
+    *,
+    pad_token_id: int,
+    max_length: int | None = None,
+    dense_mask: bool = True,
+    pixel_dtype: torch.dtype = torch.bfloat16,
 ) -> dict[str, Any]:
     """Packs of documents that attend within themselves, causally.
 
@@ -71,6 +76,7 @@ def neat_batch(
         pad_token_id: Fills up `input_ids`.
         max_length: Common length; the longest pack's where None.
         dense_mask: `attention_mask` is bool [B, 1, S, S] (True: may attend); else the document numbers [B, S].
+        pixel_dtype: Of pixels; the reference's is bfloat16.
     """
     length = _common_length(packs, max_length)
     documents = _stack(packs, lambda pack: pack.document_ids, 0, length)
@@ -83,12 +89,18 @@ def neat_batch(
     }
     if not dense_mask or (documents.numel() > 0 and int(documents.max()) > 1):
         batch["_packed_seq_ids"] = documents
-    _add_media(batch, packs)
+    _add_media(batch, packs, pixel_dtype)
     _add_counts(batch, packs)
     return batch
 
 
-def thd_batch(packs: Sequence[VlmPack], *, pad_token_id: int, max_length: int | None = None) -> dict[str, Any]:
+def thd_batch(
+    packs: Sequence[VlmPack],
+    *,
+    pad_token_id: int,
+    max_length: int | None = None,
+    pixel_dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Any]:
     """Packs in Transformer Engine's THD form; the padding at a row's end belongs to its last document's padded length.
 
     Raises:
@@ -112,12 +124,18 @@ def thd_batch(packs: Sequence[VlmPack], *, pad_token_id: int, max_length: int | 
         "seq_lens_padded": _ragged(padded),
         "qkv_format": "thd",
     }
-    _add_media(batch, packs)
+    _add_media(batch, packs, pixel_dtype)
     _add_counts(batch, packs)
     return batch
 
 
-def padded_batch(samples: Sequence[VlmPack], *, pad_token_id: int, max_length: int | None = None) -> dict[str, Any]:
+def padded_batch(
+    samples: Sequence[VlmPack],
+    *,
+    pad_token_id: int,
+    max_length: int | None = None,
+    pixel_dtype: torch.dtype = torch.bfloat16,
+) -> dict[str, Any]:
     """Unpacked samples, padded to the longest (or to `max_length`, cut there), then shifted by one token."""
     length = _common_length(samples, max_length)
     batch: dict[str, Any] = {
@@ -128,7 +146,7 @@ def padded_batch(samples: Sequence[VlmPack], *, pad_token_id: int, max_length: i
         batch["mm_token_type_ids"] = _stack(samples, _token_types, 0, length)[:, :-1]
     batch["labels"] = _stack(samples, lambda sample: sample.labels, IGNORE_INDEX, length)[:, 1:]
     for key in PIXEL_KEYS:
-        _concatenate(batch, samples, key)
+        _concatenate(batch, samples, key, pixel_dtype)
     _add_counts(batch, samples)
     for key in ("image_grid_thw", "video_grid_thw"):
         _concatenate(batch, samples, key)
@@ -180,15 +198,17 @@ def _ragged(rows: list[list[int]]) -> Tensor:
     return torch.tensor([row + [SEQ_LENS_SENTINEL] * (widest - len(row)) for row in rows], dtype=torch.int64)
 
 
-def _concatenate(batch: dict[str, Any], packs: Sequence[VlmPack], key: str) -> None:
+def _concatenate(batch: dict[str, Any], packs: Sequence[VlmPack], key: str, dtype: torch.dtype | None = None) -> None:
     values = [pack.media[key] for pack in packs if key in pack.media]
     if values:
-        joined = torch.cat(values, dim=0)
-        batch[key] = joined.to(torch.bfloat16) if key in PIXEL_KEYS else joined
+        joined = values[0] if len(values) == 1 else torch.cat(values, dim=0)
+        batch[key] = joined if dtype is None else joined.to(dtype)
 
 
-def _add_media(batch: dict[str, Any], packs: Sequence[VlmPack]) -> None:
-    for key in (*PIXEL_KEYS, "image_grid_thw", "video_grid_thw", "second_per_grid_ts"):
+def _add_media(batch: dict[str, Any], packs: Sequence[VlmPack], pixel_dtype: torch.dtype) -> None:
+    for key in PIXEL_KEYS:
+        _concatenate(batch, packs, key, pixel_dtype)
+    for key in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts"):
         _concatenate(batch, packs, key)
 
 

@@ -20,7 +20,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from loaders.format import ARRAY_DTYPES, MemberEntry, PackEntry, PackHeader, member_name, to_json
+from loaders.arrays import STORED_ARRAYS
+from loaders.format import MemberEntry, PackEntry, PackHeader, member_name, to_json
+from loaders.vlm_format import VlmPackHeader
 from pipeline.errors import Bug
 
 __all__ = ["ShardContent", "ShardWriter", "encode_webp", "npy_header"]
@@ -81,7 +83,7 @@ class ShardWriter:
     def add_pack(
         self,
         key: str,
-        header: PackHeader,
+        header: PackHeader | VlmPackHeader,
         arrays: Mapping[str, npt.NDArray[np.generic]],
         pictures: Mapping[str, bytes],
     ) -> None:
@@ -97,13 +99,13 @@ class ShardWriter:
             Bug: an array is unknown to the format or has another dtype than the format says.
         """
         for name, array in arrays.items():
-            if name not in ARRAY_DTYPES or array.dtype != np.dtype(ARRAY_DTYPES[name]):
+            if name not in STORED_ARRAYS or array.dtype != np.dtype(STORED_ARRAYS[name]):
                 raise Bug(
                     f"array {name!r} of pack {key} has dtype {array.dtype.str}, the format wants "
-                    f"{ARRAY_DTYPES.get(name, 'no such array')}; a loader would misread it; report this."
+                    f"{STORED_ARRAYS.get(name, 'no such array')}; a loader would misread it; report this."
                 )
         members = {"json": self._add_member(f"{key}.json", b"", to_json(header))}
-        for name in ARRAY_DTYPES:
+        for name in STORED_ARRAYS:
             if name in arrays and arrays[name].size > 0:
                 members[name] = self._add_array(member_name(key, name), arrays[name])
         for name, encoded in pictures.items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from loaders.errors import LoaderError
-from loaders.format import Drop, Sidecar, pack_key
+from loaders.format import Drop, PackHeader, Sidecar, pack_key
 from loaders.reader import BakeReader
 from loaders.shard import StoredPack
 from pipeline.bake import BakeFolder
@@ -145,7 +145,7 @@ def _check_pack(unit: ShardUnit, findings: ShardFindings, number: int) -> None:
     _count(unit, findings, stored)
 
 
-def _count(unit: ShardUnit, findings: ShardFindings, stored: StoredPack) -> None:
+def _count(unit: ShardUnit, findings: ShardFindings, stored: StoredPack[PackHeader]) -> None:
     header, limits = stored.header, unit.limits
     findings.lengths.append(header.sequence_length)
     findings.tokens["total"] += header.sequence_length

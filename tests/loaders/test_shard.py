@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from loaders.bagel_form import BagelForm
 from loaders.errors import BakeUnfinished, FormatError, LoaderError, ShardDamaged
 from loaders.format import parse_sidecar, shard_path, sidecar_path
 from loaders.reader import BakeReader
@@ -88,7 +89,7 @@ class CountingBytes:
 def test_a_pack_is_one_span_and_left_out_fields_are_not_read(bake: Path) -> None:
     sidecar = parse_sidecar((bake / sidecar_path(0, 0)).read_bytes())
     source = CountingBytes(str(bake / shard_path(0, 0)))
-    shard = Shard("s", sidecar, source, vit_patch_size=PATCH, verify=False)
+    shard = Shard("s", sidecar, source, form=BagelForm(vit_patch_size=PATCH), verify=False)
     assert {"vit_pixels", "vae_pixels"} <= shard.read(0).arrays.keys()
     [(start, end)] = source.asked
     text_only = shard.read(0, frozenset())
