@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprint
 
-__all__ = ["EncodedSample", "VlmProcessor", "label_tokens", "load_processor", "predicted_frames"]
+__all__ = ["IGNORE_INDEX", "EncodedSample", "VlmProcessor", "label_tokens", "load_processor", "predicted_frames"]
 
 IGNORE_INDEX = -100
 
@@ -68,13 +68,14 @@ class EncodedSample:
 class VlmProcessor:
     """A loaded processor. Pickles as its path and arguments: a worker loads it once and keeps it."""
 
-    def __init__(self, path: str, arguments: str, processor: Any) -> None:
+    def __init__(self, path: str, arguments: str, processor: Any, chat_template: str | None = None) -> None:
         self.path = path
         self.processor = processor
         self._arguments = arguments
+        self._chat_template = chat_template
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _load, (self.path, self._arguments)
+        return _load, (self.path, self._arguments, self._chat_template)
 
     @property
     def tokenizer(self) -> Any:
@@ -107,6 +108,17 @@ class VlmProcessor:
     def is_predictable(self) -> bool:
         """Whether lengths follow from image sizes, so that the index need not decode."""
         return self.name in PREDICTABLE_PROCESSORS and hasattr(self.processor, "_get_num_multimodal_tokens")
+
+    @cached_property
+    def predicts_videos(self) -> bool:
+        """Whether that holds for videos too: Qwen3-VL writes a timestamp before every pair of frames."""
+        return self.is_predictable and self.name != "Qwen3VLProcessor"
+
+    @cached_property
+    def media_token_ids(self) -> tuple[int, ...]:
+        """Ids that media are expanded into, as far as the processor names them."""
+        found = (getattr(self.processor, name, None) for name in ("image_token_id", "video_token_id"))
+        return tuple(token for token in found if isinstance(token, int))
 
     @cached_property
     def markers(self) -> tuple[list[int], int]:
@@ -180,7 +192,7 @@ class VlmProcessor:
             counts = processor._get_num_multimodal_tokens(image_sizes=[list(size) for size in image_sizes])
             _set_repeats(repeats, ids == processor.image_token_id, counts.num_image_tokens, "image")
         if video_sizes:
-            counts = [self._num_video_tokens(*size) for size in video_sizes]
+            counts = [self.num_video_tokens(*size) for size in video_sizes]
             _set_repeats(repeats, ids == processor.video_token_id, counts, "video")
         input_ids = np.repeat(ids, repeats)
         types = np.zeros(len(input_ids), dtype=np.int64)
@@ -194,23 +206,36 @@ class VlmProcessor:
         """Rows of `pixel_values` that one image gives (predictable processors)."""
         return int(self.processor.image_processor.get_number_of_image_patches(height_px, width_px, {}))
 
-    def _num_video_tokens(self, num_frames: int, height_px: int, width_px: int) -> int:
+    def num_image_tokens(self, height_px: int, width_px: int) -> int:
+        """Tokens of one image in the expanded text (predictable processors)."""
+        counts = self.processor._get_num_multimodal_tokens(image_sizes=[[height_px, width_px]])
+        return int(counts.num_image_tokens[0])
+
+    def num_video_tokens(self, num_frames: int, height_px: int, width_px: int) -> int:
+        """Tokens of one video of so many chosen frames (predictable processors)."""
         video_processor = self.processor.video_processor
         patches = video_processor.get_num_of_video_patches(num_frames, height_px, width_px, {})
         return int(patches) // int(video_processor.merge_size) ** 2
 
 
-def load_processor(path: str, arguments: Mapping[str, object] | None = None) -> VlmProcessor:
+def load_processor(
+    path: str, arguments: Mapping[str, object] | None = None, chat_template: str | None = None
+) -> VlmProcessor:
     """Load a processor by `AutoProcessor.from_pretrained(path, **arguments)`: a folder, or a hub name.
+
+    Args:
+        path: Folder or hub name.
+        arguments: Keyword arguments of `from_pretrained`.
+        chat_template: Jinja text that replaces the template of processor and tokenizer.
 
     Raises:
         ConfigError: There is no such processor.
     """
-    return _load(path, json.dumps(dict(arguments or {}), sort_keys=True))
+    return _load(path, json.dumps(dict(arguments or {}), sort_keys=True), chat_template)
 
 
 @lru_cache(maxsize=4)
-def _load(path: str, arguments: str) -> VlmProcessor:
+def _load(path: str, arguments: str, chat_template: str | None = None) -> VlmProcessor:
     from transformers import AutoProcessor
 
     try:
@@ -222,7 +247,10 @@ def _load(path: str, arguments: str) -> VlmProcessor:
             "conversation has a length or pixels. Name a folder with preprocessor_config.json, or a hub name that this "
             "machine can reach."
         ) from error
-    return VlmProcessor(path, arguments, processor)
+    if chat_template is not None:
+        processor.chat_template = chat_template
+        getattr(processor, "tokenizer", processor).chat_template = chat_template
+    return VlmProcessor(path, arguments, processor, chat_template)
 
 
 def label_tokens(input_ids: TokenIds, opening: Sequence[int], end_of_turn: int) -> TokenIds:

@@ -62,7 +62,7 @@ def fake_picture() -> Image.Image:
 
 
 class MediaReader:
-    """Measures and reads the media of one source. One per task; not shared between threads."""
+    """Measures and reads the media of one source. One per task; its threads may share it where media are remote."""
 
     def __init__(self, settings: ConversationSettings, storage: Storage) -> None:
         self._settings = settings
@@ -72,6 +72,13 @@ class MediaReader:
         self._stamps: dict[str, int] = {}
         self._cells = HubCells(settings.source, storage)
         self._mock = MockPictures(settings.source.mock)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether media lie behind requests that several threads should wait for."""
+        return (
+            self._settings.source.kind in ("meta", "nemotron") and self._storage.local_path(self._settings.root) is None
+        )
 
     def close(self) -> None:
         """Drop temporary files."""
