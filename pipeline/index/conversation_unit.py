@@ -265,7 +265,7 @@ def _with_lengths(row: ConversationRow, sample: EncodedSample, processor: VlmPro
     return replace(
         row,
         num_tokens=len(ids),
-        num_media_tokens=len(places),
+        num_media_tokens=0 if any(medium.origin == "fake" for medium in row.media) else len(places),
         media_end=media_end,
         num_label_tokens=int((sample.labels != IGNORE_INDEX).sum()),
         turn_ends=tuple((np.flatnonzero(ids == processor.markers[1]) + 1).tolist()),

@@ -184,10 +184,7 @@ class _Places:
 def _bins(lengths: npt.NDArray[np.int32], media: npt.NDArray[np.int32], rules: PackingRules) -> list[list[int]]:
     if rules.packing == "none":
         return [[place] for place in range(len(lengths))]
-    if rules.packing == "neat":
-        bins = greedy_knapsack(lengths, rules.capacity)
-    else:
-        bins = _best_fit(lengths, rules)
+    bins = greedy_knapsack(lengths, rules.capacity) if rules.packing == "neat" else _best_fit(lengths, rules)
     return balance_by_media(bins, media) if rules.balance and (media > 0).any() else bins
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
-from pipeline.errors import SourceError
 from pipeline.executor import Executor, Progress, UnitDone
 from pipeline.fingerprint import fingerprint
 from pipeline.plan.assign import AssignUnit, assign_group

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import ConfigError
+from pipeline.model_config import load_model_config
 
 __all__ = ["RopeIndex", "positions", "rope_index"]
 
@@ -32,20 +33,19 @@ def rope_index(model_path: str) -> RopeIndex | None:
         ConfigError: There is no such configuration, or no model class for it.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForImageTextToText
+    from transformers import AutoModelForImageTextToText
 
+    configuration = load_model_config(model_path)
     try:
-        load: Any = AutoConfig.from_pretrained
         build: Any = AutoModelForImageTextToText.from_config
-        configuration = load(model_path)
         _shrink(configuration)
         with torch.device("meta"):
             model = build(configuration)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(
-            f"The model {model_path!r} gives no position rule ({str(error).strip().splitlines()[0]}). Positions of "
-            "images follow from the model class, which is built from its config.json without weights. Name a folder or "
-            "a hub name that has one, or set bake.positions to one_dimensional."
+            f"No model class can be built for {model_path!r} ({str(error).strip().splitlines()[0]}), so it gives no "
+            "position rule for images. Name a model that this transformers version knows, or set bake.positions to "
+            "one_dimensional."
         ) from error
     modules = [model, *model.modules()]
     return next((module.get_rope_index for module in modules if hasattr(module, "get_rope_index")), None)

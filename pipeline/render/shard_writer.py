@@ -2,9 +2,9 @@
 
     512-byte ustar header │ payload, padded to 512 │ ustar header │ payload │ … │ two zero blocks, padded to 10,240
 
-ustar, mtime 0, uid/gid 0, no user names, mode 0644; members in the order of `loaders.format`. The NPY header is written
-here rather than by NumPy, whose padding has changed between versions; it is padded to 64 bytes, so that array data
-(payloads start at multiples of 512) can be mapped in place. Nothing is kept but offsets: the shard streams through.
+ustar, mtime 0, uid/gid 0, no user names, mode 0644; members in the order of `loaders.arrays`. The NPY header is padded
+to 64 bytes, so that array data (payloads start at multiples of 512) can be mapped in place. Nothing is kept but
+offsets: the shard streams through.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from loaders.arrays import STORED_ARRAYS
 from loaders.format import MemberEntry, PackEntry, PackHeader, member_name, to_json
 from loaders.vlm_format import VlmPackHeader
 from pipeline.errors import Bug
+from pipeline.npy import npy_header
 
-__all__ = ["ShardContent", "ShardWriter", "encode_webp", "npy_header"]
+__all__ = ["ShardContent", "ShardWriter", "encode_webp"]
 
 _BLOCK_BYTES = 512
 _RECORD_BYTES = 10_240
-_ALIGNMENT_BYTES = 64
 _WEBP_MAX_SIDE_PX = 16_383
 
 
@@ -40,16 +40,6 @@ class ShardContent:
     num_bytes: int
     sha256: str
     packs: tuple[PackEntry, ...]
-
-
-def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """NPY 1.0 header of a C-ordered array, a multiple of 64 bytes long."""
-    shown = f"({shape[0]},)" if len(shape) == 1 else "(" + ", ".join(map(str, shape)) + ")"
-    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shown}, }}"
-    length = 10 + len(text) + 1  # magic, version and length field; text; newline
-    padding = -length % _ALIGNMENT_BYTES
-    body = f"{text}{' ' * padding}\n".encode("ascii")
-    return b"\x93NUMPY\x01\x00" + len(body).to_bytes(2, "little") + body
 
 
 def encode_webp(pixels: npt.NDArray[np.uint8]) -> bytes:

@@ -16,7 +16,8 @@ from PIL import Image
 
 from loaders.format import PackHeader, pack_key
 from pipeline.errors import Bug
-from pipeline.render.shard_writer import ShardContent, ShardWriter, encode_webp, npy_header
+from pipeline.npy import npy_header
+from pipeline.render.shard_writer import ShardContent, ShardWriter, encode_webp
 
 HEADER = PackHeader(sequence_length=5, sample_lens=(5,), split_lens=(5,), attn_modes=("causal",))
 ARRAYS: dict[str, np.ndarray[Any, Any]] = {
