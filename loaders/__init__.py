@@ -1,10 +1,13 @@
 """parbake's training side: a finished bake as PyTorch batches. Needs torch, NumPy and fsspec, nothing else.
 
-    dataset.json ──► BakeReader ──► Shard ──► StoredPack ──► PackedBatch ──► to_dict()
-    (reader)         (lane, pack)   (bytes)   (uint8)        (a step)        (the reference's schema)
+    dataset.json ──► BakeReader ──► Shard ──► StoredPack ──► Recipe.batch ──► a step
+    (reader)         (lane, pack)   (bytes)   (uint8)        bagel: one PackedBatch, to_dict() has the reference's keys
+                                                             vlm: a dict of local_batch_size packs, likewise
 
 Read in this order: format (what lies in a bake), order (which pack is read when), storage, shard and reader (bytes),
-pixels, masks and batch (tensors), state, dataset and loader (a training run).
+pixels, masks and batch (tensors of BAGEL), recipe (what a recipe decides) with bagel_recipe, state, dataset and loader
+(a training run). The VLM recipe is vlm_format, vlm_order, vlm_pixels, vlm_pack, vlm_batch and vlm_recipe. `recipes` is
+the one place where recipes are told apart.
 """
 
 from __future__ import annotations
