@@ -60,7 +60,8 @@ class VlmPackHeader:
         document_numbers_masked: (first token, token count) runs of injected fake images, whose document number is 0.
         number: Number of the pack in the planner's order.
         provenance: Where each document comes from.
-        extra: Further facts per document, for people.
+        extra: Further facts per document, one dict each or none at all: "instead_of" is the data-set row whose place a
+            replacement takes (absent: it is there in its own right), all else is for people.
     """
 
     num_tokens: int
