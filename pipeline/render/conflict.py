@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
-from pipeline.config import BakeConfig
 from pipeline.config_writer import without_secrets
 from pipeline.errors import BakeConflict
 from pipeline.plan_table import ShardPlan
@@ -19,15 +18,22 @@ _SHARD_FILE = re.compile(r"lane-(\d+)/(\d+)\.(tar|json)")
 
 
 def refuse_other_bake(
-    storage: Storage, folder: BakeFolder, bake: BakeConfig, stream: str, lanes: Sequence[Sequence[ShardPlan]]
+    storage: Storage,
+    folder: BakeFolder,
+    *,
+    stream: str,
+    pixels: str,
+    shard_bytes: int,
+    lanes: Sequence[Sequence[ShardPlan]],
 ) -> None:
     """Compare what is committed with what is planned; one sidecar speaks for all, because every run checks first.
 
     Args:
         storage: Reads.
         folder: The output.
-        bake: Pixel storage and shard size of this run.
         stream: This run's stream.
+        pixels: How it stores pixels.
+        shard_bytes: Its shard size.
         lanes: Every lane's planned shards.
 
     Raises:
@@ -41,7 +47,8 @@ def refuse_other_bake(
                 f"{without_secrets(folder.dataset)} is there and cannot be read ({error}). It may be another "
                 "program's or another version's data set. Choose another output, or remove it."
             ) from error
-        _refuse_other(folder, bake, stream, manifest.stream, manifest.pixels, manifest.settings.get("shard_bytes"))
+        theirs = (manifest.stream, manifest.pixels, manifest.settings.get("shard_bytes"))
+        _refuse_other(folder, (stream, pixels, shard_bytes), theirs)
     committed = _shard_files(storage, folder, "json")
     for number, lane_and_shard in enumerate(sorted(committed)):
         lane, shard = lane_and_shard
@@ -55,7 +62,7 @@ def refuse_other_bake(
             sidecar = parse_sidecar(storage.read_bytes(folder.sidecar(lane, shard)))
         except FormatError:
             continue  # damaged: the shard is rendered again
-        _refuse_other(folder, bake, stream, sidecar.stream, sidecar.pixels, sidecar.shard_bytes)
+        _refuse_other(folder, (stream, pixels, shard_bytes), (sidecar.stream, sidecar.pixels, sidecar.shard_bytes))
         if sidecar.num_packs > planned[shard].num_packs:
             raise _shorter(
                 folder,
@@ -80,15 +87,8 @@ def _shard_files(storage: Storage, folder: BakeFolder, suffix: str) -> set[tuple
     return {(int(match[1]), int(match[2])) for match in found if match and match[3] == suffix}
 
 
-def _refuse_other(
-    folder: BakeFolder, bake: BakeConfig, stream: str, their_stream: str, their_pixels: str, their_shard_bytes: object
-) -> None:
-    differences = (
-        ("stream", their_stream, stream),
-        ("pixels", their_pixels, bake.pixels),
-        ("shard_bytes", their_shard_bytes, bake.shard_bytes),
-    )
-    for name, theirs, ours in differences:
+def _refuse_other(folder: BakeFolder, ours_all: Sequence[object], theirs_all: Sequence[object]) -> None:
+    for name, theirs, ours in zip(("stream", "pixels", "shard_bytes"), theirs_all, ours_all, strict=True):
         if theirs != ours:
             raise BakeConflict(
                 f"{without_secrets(folder.url)} holds a bake with {name} {theirs}, this one has {ours}. "

@@ -56,8 +56,17 @@ def positions(
     input_ids: npt.NDArray[np.int64],
     mm_token_type_ids: npt.NDArray[np.int64] | None,
     media: Mapping[str, Any],
+    attended: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int32]:
-    """int32 [3, n]: temporal, height and width position of every token of one unpadded sample."""
+    """int32 [3, n]: temporal, height and width position of every token of one unpadded sample.
+
+    Args:
+        get_rope_index: The model's.
+        input_ids: int64 [n].
+        mm_token_type_ids: int64 [n], None if the processor gives none.
+        media: The processor's grids.
+        attended: bool [n], False at the tokens of a fake picture; None: all are attended to.
+    """
     import torch
 
     ids = torch.from_numpy(input_ids)[None]
@@ -67,7 +76,7 @@ def positions(
         "image_grid_thw": media.get("image_grid_thw"),
         "video_grid_thw": media.get("video_grid_thw"),
         "second_per_grid_ts": media.get("second_per_grid_ts"),
-        "attention_mask": torch.ones_like(ids),
+        "attention_mask": torch.ones_like(ids) if attended is None else torch.from_numpy(attended.astype(np.int64))[None],
         "mm_token_type_ids": torch.from_numpy(types)[None],
     }
     known = inspect.signature(get_rope_index).parameters

@@ -1,42 +1,75 @@
-"""Reads what a shard is made from: its packs in the plan, and the index rows that these packs name."""
+"""Reads what a shard is made from, for either recipe: its packs in the plan, and the index rows that these name."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.bake import BakeFolder
 from pipeline.errors import RunFailed
-from pipeline.index_table import iter_rows
-from pipeline.plan_table import ShardPlan, table_to_packs
-from pipeline.records import IndexRow, PlannedPack, RowId
+from pipeline.plan_table import ShardPlan
+from pipeline.records import RowId
 from pipeline.storage import Storage
 
-__all__ = ["INDEX_COLUMNS", "in_portions", "read_index_rows", "read_packs"]
-
-INDEX_COLUMNS = (
-    "row",
-    "row_group",
-    "row_in_group",
-    "image_references",
-    "image_widths_px",
-    "image_heights_px",
-    "image_stamps",
-    "num_frames",
-    "video_is_folder",
-    "text_ids",
-)
-"""The index columns render needs: token ids, and what finds a picture and tells whether it is still the same."""
+__all__ = ["in_portions", "read_index_rows", "read_packs"]
 
 PACKS_PER_READ = 32
 SAMPLES_PER_PORTION = 2048
 
 
-def read_packs(storage: Storage, folder: BakeFolder, lane: int, shard: int, plan: ShardPlan) -> Iterator[PlannedPack]:
+class NamedSample(Protocol):
+    """A sample of a planned pack."""
+
+    @property
+    def row(self) -> RowId:
+        """Its source row."""
+
+
+class NumberedPack(Protocol):
+    """A planned pack of any recipe."""
+
+    @property
+    def lane(self) -> int:
+        """Its lane."""
+
+    @property
+    def pack(self) -> int:
+        """Its number in the lane."""
+
+    @property
+    def shard(self) -> int:
+        """The lane's shard that holds it."""
+
+    @property
+    def samples(self) -> Sequence[NamedSample]:
+        """Its samples."""
+
+
+Pack = TypeVar("Pack", bound=NumberedPack)
+Row = TypeVar("Row")
+
+
+def read_packs(
+    storage: Storage,
+    folder: BakeFolder,
+    lane: int,
+    shard: int,
+    plan: ShardPlan,
+    decode: Callable[[pa.RecordBatch], Iterable[Pack]],
+) -> Iterator[Pack]:
     """The packs of one shard in order, read in small batches.
+
+    Args:
+        storage: Reads.
+        folder: The bake.
+        lane: Lane number.
+        shard: Shard number in the lane.
+        plan: What `plan.json` says of it.
+        decode: The recipe's codec of plan rows.
 
     Raises:
         RunFailed: the lane's plan does not hold the packs that `plan.json` says it holds.
@@ -46,7 +79,7 @@ def read_packs(storage: Storage, folder: BakeFolder, lane: int, shard: int, plan
     with storage.open(url) as file:
         parquet = pq.ParquetFile(file)
         for batch in _batches(parquet, plan.first_pack, plan.num_packs):
-            for pack in table_to_packs(batch):
+            for pack in decode(batch):
                 if (pack.lane, pack.pack, pack.shard) != (lane, next(expected, None), shard):
                     raise _plan_disagrees(url, f"pack {pack.pack} of shard {pack.shard}", lane, shard)
                 yield pack
@@ -82,9 +115,9 @@ def _plan_disagrees(url: str, found: str, lane: int, shard: int) -> RunFailed:
     )
 
 
-def in_portions(packs: Iterable[PlannedPack]) -> Iterator[list[PlannedPack]]:
+def in_portions(packs: Iterable[Pack]) -> Iterator[list[Pack]]:
     """Packs in lists of about SAMPLES_PER_PORTION samples: what is looked up and held in memory at once."""
-    portion: list[PlannedPack] = []
+    portion: list[Pack] = []
     num_samples = 0
     for pack in packs:
         portion.append(pack)
@@ -96,8 +129,14 @@ def in_portions(packs: Iterable[PlannedPack]) -> Iterator[list[PlannedPack]]:
         yield portion
 
 
-def read_index_rows(storage: Storage, folder: BakeFolder, packs: Sequence[PlannedPack]) -> dict[RowId, IndexRow]:
-    """The index rows of all samples of `packs`, with the columns INDEX_COLUMNS.
+def read_index_rows(
+    storage: Storage,
+    folder: BakeFolder,
+    packs: Sequence[NumberedPack],
+    columns: Sequence[str],
+    decode: Callable[[pa.Table], Iterable[Row]],
+) -> dict[RowId, Row]:
+    """The index rows of all samples of `packs`, with the given columns, as the recipe's codec reads them.
 
     A lane's rows lie scattered over the index, so each unit is opened once and each of its row groups read once.
     """
@@ -105,12 +144,12 @@ def read_index_rows(storage: Storage, folder: BakeFolder, packs: Sequence[Planne
     for pack in packs:
         for sample in pack.samples:
             wanted[sample.row.source, sample.row.unit][sample.row.index_row] = sample.row
-    rows: dict[RowId, IndexRow] = {}
+    rows: dict[RowId, Row] = {}
     for (source, unit), row_ids in sorted(wanted.items()):
         numbers = sorted(row_ids)
         url = folder.index_unit(source, unit)
         with storage.open(url) as file:
-            found = list(_rows_at(pq.ParquetFile(file), numbers))
+            found = [row for table in _tables_at(pq.ParquetFile(file), numbers, columns) for row in decode(table)]
         if len(found) != len(numbers):
             raise RunFailed(
                 f"{url} ends before row {numbers[len(found)]}, which the plan refers to. The plan was made from "
@@ -120,8 +159,8 @@ def read_index_rows(storage: Storage, folder: BakeFolder, packs: Sequence[Planne
     return rows
 
 
-def _rows_at(parquet: pq.ParquetFile, numbers: Sequence[int]) -> Iterator[IndexRow]:
-    """The index rows with the given ascending numbers."""
+def _tables_at(parquet: pq.ParquetFile, numbers: Sequence[int], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows with the given ascending numbers, a table per row group."""
     group_start, position = 0, 0
     for group in range(parquet.num_row_groups):
         group_end = group_start + parquet.metadata.row_group(group).num_rows
@@ -129,6 +168,6 @@ def _rows_at(parquet: pq.ParquetFile, numbers: Sequence[int]) -> Iterator[IndexR
         while position < len(numbers) and numbers[position] < group_end:
             position += 1
         if position > first:
-            table = parquet.read_row_group(group, columns=list(INDEX_COLUMNS), use_threads=False)
-            yield from iter_rows(table.take([number - group_start for number in numbers[first:position]]))
+            table = parquet.read_row_group(group, columns=list(columns), use_threads=False)
+            yield table.take([number - group_start for number in numbers[first:position]])
         group_start = group_end

@@ -1,30 +1,23 @@
-"""The render stage: every planned shard through the executor, then `dataset.json`."""
+"""The render stage of the BAGEL recipe: its job and its manifest. How shards are made is `stage` and `unit`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-
-from loaders.format import FORMAT_VERSION, DatasetManifest, LaneEntry, to_json
+from loaders.format import FORMAT_VERSION, DatasetManifest
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
-from pipeline.errors import ConfigError, RunFailed
-from pipeline.executor import Executor, Progress, UnitDone
+from pipeline.errors import ConfigError
+from pipeline.executor import Executor, Progress
 from pipeline.fingerprint import fingerprint
-from pipeline.plan_table import PlanManifest, ShardPlan, manifest_from_json
-from pipeline.render.accounts import refuse_too_many_drops, row_accounts
-from pipeline.render.conflict import refuse_other_bake, remove_uncommitted
+from pipeline.plan_table import PlanManifest
+from pipeline.render.bagel import BagelRecipe
 from pipeline.render.normalisation import normalisations
 from pipeline.render.pack import PackRules, layout_rules
-from pipeline.render.unit import RenderedShard, RenderJob, RenderUnit, render_unit
+from pipeline.render.stage import Rendered, read_plan, refuse_other_maker, render_bake
+from pipeline.render.unit import RenderJob
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer
 
 __all__ = ["run_render"]
-
-SHARDS_PER_UNIT = 8
-SMALL_UNIT_BYTES = 128 << 20
-"""Consecutive shards of a lane go into one unit up to this many raw pixel bytes: their source rows lie together."""
 
 WEBP_MAX_SIDE_PX = 16_383
 
@@ -49,52 +42,8 @@ def run_render(
         SourceError: a pack has nothing to learn left.
         TooManyDrops: a source lost more rows than `max_dropped_fraction` allows.
     """
-    plan = _read_plan(storage, folder)
-    job = _job(config, folder, storage, tokenizer, plan)
-    lanes = [lane.shards for lane in plan.lanes]
-    refuse_other_bake(storage, folder, config.bake, plan.stream, lanes)
-    storage.sweep(folder.url)
-    remove_uncommitted(storage, folder, lanes)
-
-    units = list(_units(job, lanes))
-    progress.start("render", len(units))
-    shards: dict[tuple[int, int], RenderedShard] = {}
-    for done in executor.map(render_unit, units):
-        shards |= {(shard.lane, shard.shard): shard for shard in done}
-        made = [shard.entry for shard in done if not shard.found]
-        progress.advance(
-            UnitDone(packs=sum(entry.num_packs for entry in made), num_bytes=sum(entry.num_bytes for entry in made))
-        )
-    progress.finish()
-
-    rows = row_accounts(plan, (shard.drops for shard in shards.values()))
-    refuse_too_many_drops(rows, config.bake.max_dropped_fraction)
-    manifest = _manifest(job, plan, shards, rows)
-    storage.sweep(folder.url)  # a worker killed during this run left its own
-    content = to_json(manifest, indent=1)
-    if not storage.exists(folder.dataset) or storage.read_bytes(folder.dataset) != content:
-        storage.publish_bytes(folder.dataset, content)
-    return manifest
-
-
-def _read_plan(storage: Storage, folder: BakeFolder) -> PlanManifest:
-    try:
-        return manifest_from_json(storage.read_bytes(folder.plan))
-    except FileNotFoundError as error:
-        raise RunFailed(
-            f"{folder.plan} does not exist. Render makes what the plan decided and has nothing to go by. Run `parbake "
-            "plan` first, or `parbake run`, which does all stages."
-        ) from error
-
-
-def _job(config: Config, folder: BakeFolder, storage: Storage, tokenizer: Tokenizer, plan: PlanManifest) -> RenderJob:
-    planned_tokenizer = plan.fingerprints["tokenizer"]
-    if tokenizer.fingerprint != planned_tokenizer:
-        raise RunFailed(
-            f"the tokenizer {tokenizer.path} has fingerprint {tokenizer.fingerprint}, the plan was made with "
-            f"{planned_tokenizer}. Its token ids would not be the planned ones. Run `parbake plan` again, or restore "
-            "the tokenizer."
-        )
+    plan = read_plan(storage, folder)
+    refuse_other_maker(plan, "tokenizer", tokenizer.path, tokenizer.fingerprint)
     if config.bake.pixels == "webp":
         _refuse_sizes_beyond_webp(config)
     rules = PackRules(
@@ -103,6 +52,18 @@ def _job(config: Config, folder: BakeFolder, storage: Storage, tokenizer: Tokeni
         corrections=frozenset(config.bake.corrections),
         webp=config.bake.pixels == "webp",
     )
+    job = _job(config, folder, storage, plan, rules)
+    return render_bake(
+        job,
+        plan,
+        executor,
+        progress,
+        config.bake.max_dropped_fraction,
+        lambda rendered: _manifest(config, plan, rules, rendered),
+    )
+
+
+def _job(config: Config, folder: BakeFolder, storage: Storage, plan: PlanManifest, rules: PackRules) -> RenderJob:
     settings = {
         "format": FORMAT_VERSION,
         "stream": plan.stream,
@@ -114,13 +75,14 @@ def _job(config: Config, folder: BakeFolder, storage: Storage, tokenizer: Tokeni
         "versions": plan.versions,
     }
     return RenderJob(
-        config=config,
+        recipe=BagelRecipe(config=config, rules=rules),
         folder=folder,
         storage=storage,
         stream=plan.stream,
-        rules=rules,
         versions=plan.versions,
         settings=fingerprint(settings),
+        pixels=config.bake.pixels,
+        shard_bytes=config.bake.shard_bytes,
     )
 
 
@@ -134,37 +96,15 @@ def _refuse_sizes_beyond_webp(config: Config) -> None:
                 )
 
 
-def _units(job: RenderJob, lanes: Sequence[Sequence[ShardPlan]]) -> Iterator[RenderUnit]:
-    """Consecutive shards of a lane, as many as are small."""
-    for lane, shards in enumerate(lanes):
-        first, taken, num_bytes = 0, list[ShardPlan](), 0
-        for number, shard in enumerate(shards):
-            if taken and (len(taken) == SHARDS_PER_UNIT or num_bytes + shard.pixel_bytes > SMALL_UNIT_BYTES):
-                yield RenderUnit(job=job, lane=lane, first_shard=first, shards=tuple(taken))
-                first, taken, num_bytes = number, [], 0
-            taken.append(shard)
-            num_bytes += shard.pixel_bytes
-        if taken:
-            yield RenderUnit(job=job, lane=lane, first_shard=first, shards=tuple(taken))
-
-
-def _manifest(
-    job: RenderJob, plan: PlanManifest, shards: dict[tuple[int, int], RenderedShard], rows: dict[str, dict[str, object]]
-) -> DatasetManifest:
-    config, dataset, bake = job.config, job.config.dataset, job.config.bake
-    tokens: Counter[str] = Counter()
-    for rendered in shards.values():
-        tokens.update(rendered.tokens)
+def _manifest(config: Config, plan: PlanManifest, rules: PackRules, rendered: Rendered) -> DatasetManifest:
+    dataset, bake = config.dataset, config.bake
     return DatasetManifest(
         recipe=config.recipe,
         stream=plan.stream,
         fingerprints=plan.fingerprints,
         world_size=plan.world_size,
         num_workers=plan.num_workers,
-        lanes=tuple(
-            LaneEntry(shards=tuple(shards[number, shard].entry for shard in range(len(lane.shards))))
-            for number, lane in enumerate(plan.lanes)
-        ),
+        lanes=rendered.lanes,
         use_flex=dataset.use_flex,
         max_num_tokens=dataset.max_num_tokens,
         vit_patch_size=dataset.vit_patch_size,
@@ -172,9 +112,9 @@ def _manifest(
         pixels=bake.pixels,
         special_tokens=plan.special_tokens,
         vocab_size=plan.vocab_size,
-        normalisations=job.rules.normalisations.table,
-        tokens={name: tokens[name] for name in ("total", "text", "vit", "vae")},
-        rows=rows,
+        normalisations=rules.normalisations.table,
+        tokens=rendered.tokens,
+        rows=rendered.rows,
         seed=config.base_seed,
         balance_window=bake.balance_window if bake.balance == "window" else 0,
         versions=plan.versions,

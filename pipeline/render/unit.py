@@ -1,4 +1,5 @@
-"""One unit of work: a few consecutive shards of a lane, each a pure function of its plan rows and the source bytes.
+"""One unit of work, for any recipe: a few consecutive shards of a lane, each a pure function of its plan rows and the
+source bytes.
 
 A shard streams through: one pack's pixels are in memory at a time, whatever the shard's size. The tar becomes visible
 when it is whole; the sidecar follows and is the commit mark. A shard whose sidecar has the right fingerprint is left as
@@ -9,26 +10,78 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from loaders.format import Drop, FormatError, ShardEntry, Sidecar, pack_key, parse_sidecar, to_json
+import numpy as np
+from numpy.typing import NDArray
+
+from loaders.format import Drop, FormatError, PackHeader, ShardEntry, Sidecar, pack_key, parse_sidecar, to_json
+from loaders.vlm_format import VlmPackHeader
 from pipeline.bake import BakeFolder
-from pipeline.config import Config
 from pipeline.errors import BakeConflict, RunFailed
 from pipeline.fingerprint import fingerprint
 from pipeline.plan_table import ShardPlan
-from pipeline.render.pack import PackRules, render_pack
-from pipeline.render.pictures import PictureReader
-from pipeline.render.plan_rows import in_portions, read_index_rows, read_packs
 from pipeline.render.shard_writer import ShardWriter
-from pipeline.sources.reader import SourceReader
 from pipeline.storage import Storage
 from pipeline.versions import pixel_versions
 
-__all__ = ["RenderJob", "RenderUnit", "RenderedShard", "committed_sidecar", "render_unit"]
+__all__ = [
+    "MadePack",
+    "PackMaker",
+    "RenderJob",
+    "RenderRecipe",
+    "RenderUnit",
+    "RenderedShard",
+    "committed_sidecar",
+    "render_unit",
+]
 
-SOURCE_CACHE_BYTES = 256 << 20
-"""Parquet slices that a worker keeps; with one pack's pictures and one decoded image it stays well below 1 GiB."""
+
+class MadePack(Protocol):
+    """What `ShardWriter.add_pack` takes, and what became of the samples."""
+
+    @property
+    def header(self) -> PackHeader | VlmPackHeader:
+        """The `.json` member."""
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[np.generic]]:
+        """Array name → array."""
+
+    @property
+    def pictures(self) -> Mapping[str, bytes]:
+        """Short name ("vit_000") → lossless WebP; empty with raw pixels."""
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """Counts that are summed over the bake: the recipe's `token_kinds`."""
+
+    @property
+    def drops(self) -> tuple[Drop, ...]:
+        """Samples that had to be left out."""
+
+
+class PackMaker(Protocol):
+    """Makes the packs of a recipe; one per unit of work."""
+
+    def packs(self, lane: int, shard: int, plan: ShardPlan) -> Iterator[tuple[int, MadePack]]:
+        """The packs of a shard in order, each with its number in the lane."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class RenderRecipe(Protocol):
+    """What differs from recipe to recipe: picklable, travels to every worker."""
+
+    @property
+    def token_kinds(self) -> tuple[str, ...]:
+        """Names of the counts of `MadePack.tokens`."""
+
+    def open(self, folder: BakeFolder, storage: Storage) -> PackMaker:
+        """A maker for one unit of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,22 +89,24 @@ class RenderJob:
     """What all units of a bake share.
 
     Attributes:
-        config: The recipe.
+        recipe: Makes packs.
         folder: The bake.
         storage: Reads and publishes.
         stream: The plan's stream.
-        rules: What a pack's bytes depend on.
         versions: Versions of the plan; a worker's own must be equal.
         settings: Fingerprint of everything but the plan rows that decides a shard's bytes.
+        pixels: How pixels are stored.
+        shard_bytes: Bound by which shards were cut.
     """
 
-    config: Config
+    recipe: RenderRecipe
     folder: BakeFolder
     storage: Storage
     stream: str
-    rules: PackRules
     versions: dict[str, str]
     settings: str
+    pixels: str
+    shard_bytes: int
 
     def shard_fingerprint(self, plan: ShardPlan) -> str:
         """Equal fingerprint, equal bytes."""
@@ -76,7 +131,7 @@ class RenderedShard:
         lane: Lane number.
         shard: Shard number in the lane.
         entry: Packs, bytes and checksums.
-        tokens: "total", "text", "vit", "vae".
+        tokens: The recipe's counts.
         drops: (source, reason) → samples left out.
         found: It was there already.
     """
@@ -99,21 +154,21 @@ def render_unit(unit: RenderUnit) -> tuple[RenderedShard, ...]:
     """
     job = unit.job
     _refuse_other_versions(job.versions)
-    reader = SourceReader(job.config, job.storage, folder=job.folder, cache_bytes=SOURCE_CACHE_BYTES)
+    maker = job.recipe.open(job.folder, job.storage)
     try:
         return tuple(
-            _find_or_render(job, unit.lane, shard, plan, reader)
+            _find_or_render(job, unit.lane, shard, plan, maker)
             for shard, plan in enumerate(unit.shards, unit.first_shard)
         )
     finally:
-        reader.close()
+        maker.close()
 
 
-def _find_or_render(job: RenderJob, lane: int, shard: int, plan: ShardPlan, reader: PictureReader) -> RenderedShard:
+def _find_or_render(job: RenderJob, lane: int, shard: int, plan: ShardPlan, maker: PackMaker) -> RenderedShard:
     sidecar = committed_sidecar(job.storage, job.folder, lane, shard)
     if sidecar is not None and _is_current(job, sidecar, plan):
         return _rendered(sidecar, found=True)
-    return _rendered(_render_shard(job, lane, shard, plan, reader), found=False)
+    return _rendered(_render_shard(job, lane, shard, plan, maker), found=False)
 
 
 def committed_sidecar(storage: Storage, folder: BakeFolder, lane: int, shard: int) -> Sidecar | None:
@@ -136,20 +191,16 @@ def _is_current(job: RenderJob, sidecar: Sidecar, plan: ShardPlan) -> bool:
     return sidecar.fingerprint == job.shard_fingerprint(plan)
 
 
-def _render_shard(job: RenderJob, lane: int, shard: int, plan: ShardPlan, reader: PictureReader) -> Sidecar:
+def _render_shard(job: RenderJob, lane: int, shard: int, plan: ShardPlan, maker: PackMaker) -> Sidecar:
     """Write one tar, then its sidecar."""
     drops: list[Drop] = []
-    tokens: Counter[str] = Counter({"total": 0, "text": 0, "vit": 0, "vae": 0})
-    packs = read_packs(job.storage, job.folder, lane, shard, plan)
+    tokens: Counter[str] = Counter(dict.fromkeys(job.recipe.token_kinds, 0))
     with job.storage.publishing(job.folder.shard(lane, shard)) as file:
         writer = ShardWriter(file)
-        for portion in in_portions(packs):
-            rows = read_index_rows(job.storage, job.folder, portion)
-            for pack in portion:
-                made = render_pack(pack, rows, reader, job.rules)
-                writer.add_pack(pack_key(lane, pack.pack), made.header, made.arrays, made.pictures)
-                drops += made.drops
-                tokens.update(made.tokens)
+        for pack, made in maker.packs(lane, shard, plan):
+            writer.add_pack(pack_key(lane, pack), made.header, made.arrays, made.pictures)
+            drops += made.drops
+            tokens.update(made.tokens)
         content = writer.finish()
     sidecar = Sidecar(
         lane=lane,
@@ -163,8 +214,8 @@ def _render_shard(job: RenderJob, lane: int, shard: int, plan: ShardPlan, reader
         drops=tuple(drops),
         tokens=dict(tokens),
         stream=job.stream,
-        pixels=job.config.bake.pixels,
-        shard_bytes=job.config.bake.shard_bytes,
+        pixels=job.pixels,
+        shard_bytes=job.shard_bytes,
     )
     job.storage.publish_bytes(job.folder.sidecar(lane, shard), to_json(sidecar))
     return sidecar

@@ -9,10 +9,11 @@ import pytest
 
 from pipeline.bake import BakeFolder
 from pipeline.errors import RunFailed
-from pipeline.index_table import rows_to_table
-from pipeline.plan_table import ShardPlan, packs_to_table
+from pipeline.index_table import iter_rows, rows_to_table
+from pipeline.plan_table import ShardPlan, packs_to_table, table_to_packs
 from pipeline.records import ImageEntry, IndexRow, PlannedPack, PlannedSample, RowId
 from pipeline.render import plan_rows
+from pipeline.render.bagel import INDEX_COLUMNS
 from pipeline.render.plan_rows import in_portions, read_index_rows, read_packs
 from pipeline.storage import Storage
 
@@ -45,7 +46,11 @@ def folder(tmp_path):
 def test_a_shard_gets_exactly_its_packs_however_the_plan_is_cut_into_row_groups(folder, row_group_size):
     pq.write_table(packs_to_table(packs()), folder.plan_lane(0), row_group_size=row_group_size)
     read = [
-        list(read_packs(Storage(), folder, 0, shard, shard_plan(SHARD_OF.index(shard), SHARD_OF.count(shard))))
+        list(
+            read_packs(
+                Storage(), folder, 0, shard, shard_plan(SHARD_OF.index(shard), SHARD_OF.count(shard)), table_to_packs
+            )
+        )
         for shard in range(3)
     ]
     assert [pack for of_shard in read for pack in of_shard] == packs()
@@ -55,7 +60,7 @@ def test_a_shard_gets_exactly_its_packs_however_the_plan_is_cut_into_row_groups(
 def test_a_plan_that_does_not_hold_what_it_promised_is_refused(folder, shard, plan):
     pq.write_table(packs_to_table(packs()), folder.plan_lane(0), row_group_size=8)
     with pytest.raises(RunFailed, match="Run `parbake plan` again"):
-        list(read_packs(Storage(), folder, 0, shard, plan))
+        list(read_packs(Storage(), folder, 0, shard, plan, table_to_packs))
 
 
 def index_rows(count):
@@ -82,7 +87,7 @@ def test_scattered_index_rows_come_back_by_their_row_id(folder, tmp_path):
     pack = PlannedPack(
         lane=0, pack=0, shard=0, sequence_length=0, pixel_bytes=0, samples=tuple(sample(*key) for key in wanted)
     )
-    found = read_index_rows(Storage(), folder, [pack])
+    found = read_index_rows(Storage(), folder, [pack], INDEX_COLUMNS, iter_rows)
     assert {(row_id.unit, row_id.index_row): row for row_id, row in found.items()} == {
         key: expected[key] for key in wanted
     }
@@ -96,7 +101,7 @@ def test_an_index_that_is_too_short_for_the_plan_is_refused(folder, tmp_path):
         lane=0, pack=0, shard=0, sequence_length=0, pixel_bytes=0, samples=(sample("u", 2), sample("u", 5))
     )
     with pytest.raises(RunFailed, match="ends before row 5"):
-        read_index_rows(Storage(), folder, [pack])
+        read_index_rows(Storage(), folder, [pack], INDEX_COLUMNS, iter_rows)
 
 
 def test_a_portion_is_bounded_in_samples(monkeypatch):

@@ -97,7 +97,7 @@ def test_bytes_do_not_depend_on_the_order_of_the_units(planned, rendered):
 
 
 def test_bytes_do_not_depend_on_how_shards_are_grouped_into_units(planned, rendered, monkeypatch):
-    monkeypatch.setattr("pipeline.render.run.SHARDS_PER_UNIT", 1)
+    monkeypatch.setattr("pipeline.render.stage.SHARDS_PER_UNIT", 1)
     config = planned("single")
     render(config)
     assert files_of(config) == files_of(rendered)
