@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -183,7 +183,7 @@ def _settings(
     settings = load_config(config, overrides or (), flags)
     if settings.ignored_sections:
         _say(f"parbake: ignoring the trainer's sections {', '.join(settings.ignored_sections)}")
-    return settings
+    return cast("Config", settings)  # or a VlmConfig: `stages` tells them apart
 
 
 def _position(position: int | None, step: int | None, rank: int | None, world_size: int | None) -> int:

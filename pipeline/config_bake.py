@@ -11,7 +11,7 @@ from pipeline.config_check import checked, mapping_at
 from pipeline.config_errors import Origin, config_error, suggestion, unknown_key
 from pipeline.errors import ConfigError
 
-__all__ = ["read_bake"]
+__all__ = ["num_bytes_of", "read_bake", "read_length", "without_none"]
 
 IMPROVED_DEFAULTS: Mapping[str, object] = {
     "packer": "best_fit",
@@ -34,6 +34,7 @@ def read_bake(section: object, origin: Origin) -> BakeConfig:
         ConfigError: `output` or `length` is missing, or a value cannot be used.
     """
     values = {} if section is None else dict(mapping_at(section, "bake", origin))
+    values.pop("recipe", None)  # it has been followed already
     for name, value in values.items():
         if name not in BakeConfig.model_fields:
             raise unknown_key(f"bake.{name}", value, tuple(BakeConfig.model_fields), origin)
@@ -42,8 +43,9 @@ def read_bake(section: object, origin: Origin) -> BakeConfig:
             f"'bake.output' is missing ({origin.where('bake')}): parbake must know where the bake goes;"
             " write any folder or fsspec URL there, or give --output"
         )
-    values["length"] = _length(values.get("length"), origin).model_dump()
-    values = {name: _without_none(name, value) for name, value in values.items()}
+    values["length"] = read_length(values.get("length"), origin).model_dump()
+    if "storage_options" in values:
+        values["storage_options"] = without_none(values["storage_options"])
     given = frozenset(values)
     if values.get("stream") == "improved":
         values = {**IMPROVED_DEFAULTS, **values}
@@ -54,20 +56,21 @@ def read_bake(section: object, origin: Origin) -> BakeConfig:
     if "corrections" in values:
         values["corrections"] = _corrections(values["corrections"], origin)
     if isinstance(values.get("shard_bytes"), str):
-        values["shard_bytes"] = _num_bytes(cast("str", values["shard_bytes"]), origin)
+        values["shard_bytes"] = num_bytes_of(cast("str", values["shard_bytes"]), origin)
     bake = checked(BakeConfig, values, "bake", origin)
     _check_best_fit_only(bake, given, values, origin)
     return bake
 
 
-def _without_none(name: str, value: object) -> object:
+def without_none(options: object) -> object:
     """Storage options whose value was removed for safety (`resolved_yaml`) are left to the environment."""
-    if name == "storage_options" and isinstance(value, dict):
-        return {key: option for key, option in value.items() if option is not None}
-    return value
+    if isinstance(options, dict):
+        return {key: option for key, option in options.items() if option is not None}
+    return options
 
 
-def _length(section: object, origin: Origin) -> LengthConfig:
+def read_length(section: object, origin: Origin) -> LengthConfig:
+    """`bake.length`: exactly one way to count."""
     if section is None:
         raise ConfigError(
             f"'bake.length' is missing ({origin.where('bake')}): the stream of packs never ends by itself, so parbake"
@@ -114,7 +117,7 @@ def _corrections(value: object, origin: Origin) -> list[str]:
     return [name for name in CORRECTIONS if name in names]
 
 
-def _num_bytes(text: str, origin: Origin) -> int:
+def num_bytes_of(text: str, origin: Origin) -> int:
     """Bytes of `1GiB` (powers of 1024), `512MB` (powers of 1000), `1000000`."""
     match = _SIZE.fullmatch(text.strip().replace("_", ""))
     if match is None:

@@ -22,8 +22,10 @@ from pipeline.config_rules import check_rules
 from pipeline.config_writer import resolved_yaml
 from pipeline.errors import ConfigError
 from pipeline.storage import Storage
+from pipeline.vlm_config import VlmConfig
+from pipeline.vlm_config_reader import is_vlm_recipe, read_vlm_config
 
-__all__ = ["Flags", "load_config", "resolved_yaml"]
+__all__ = ["Flags", "load_bagel_config", "load_config", "resolved_yaml"]
 
 SECTIONS = ("seed", "tokenizer", "model", "dataset", "dataloader", "bake")
 
@@ -38,8 +40,8 @@ class DataloaderSection(Frozen):
     prefetch_factor: int | None = 2
 
 
-def load_config(path: str, overrides: Sequence[str] = (), flags: Flags | None = None) -> Config:
-    """Read, resolve and check a configuration. Writes nothing.
+def load_config(path: str, overrides: Sequence[str] = (), flags: Flags | None = None) -> Config | VlmConfig:
+    """Read, resolve and check a configuration of either recipe. Writes nothing.
 
     Args:
         path: The YAML: a local path or any fsspec URL.
@@ -51,6 +53,24 @@ def load_config(path: str, overrides: Sequence[str] = (), flags: Flags | None = 
     """
     document = read_document(path, Storage(), role="configuration", yaml_only=True)
     changes = Overrides.parse(overrides, flags or Flags())
+    if is_vlm_recipe(document, changes):
+        return read_vlm_config(document, path, changes)
+    return _bagel_config(document, path, changes)
+
+
+def load_bagel_config(path: str, overrides: Sequence[str] = (), flags: Flags | None = None) -> Config:
+    """As `load_config`, of a recipe that must be BAGEL's.
+
+    Raises:
+        ConfigError: Also where it is the VLM recipe.
+    """
+    config = load_config(path, overrides, flags)
+    if isinstance(config, VlmConfig):
+        raise ConfigError(f"{path} is a VLM recipe: its packs are not BAGEL's; name a BAGEL recipe")
+    return config
+
+
+def _bagel_config(document: Document, path: str, changes: Overrides) -> Config:
     origin = Origin(name=document.name, lines=document.lines, flags=changes.labels())
     sections, ignored = _own_sections(document, origin)
     changes.apply(sections, SECTIONS, origin, late=False)

@@ -5,28 +5,24 @@ Secrets stay out: the values of `bake.storage_options`, user names and passwords
 
 from __future__ import annotations
 
-import re
-
 import yaml
 
 from pipeline.config import Config, GroupConfig
+from pipeline.vlm_config import VlmConfig
+from pipeline.vlm_config_writer import vlm_content, without_secrets
 
 __all__ = ["resolved_yaml", "without_secrets"]
 
-_USER = re.compile(r"(?<=://)[^/@\s]*@")
-_QUERY = re.compile(r"(?<=\?).*$")
 _SOURCE_KEYS = ("data_dir", "jsonl_path", "parquet_info_path")
 
 
-def without_secrets(url: str) -> str:
-    """A URL without user name, password and query; other strings unchanged."""
-    if "://" not in url:
-        return url
-    return _QUERY.sub("removed", _USER.sub("", url))
-
-
-def resolved_yaml(config: Config) -> str:
+def resolved_yaml(config: Config | VlmConfig) -> str:
     """`config` in AutoModel's spelling, every default written out, paths resolved, secrets removed."""
+    content = vlm_content(config) if isinstance(config, VlmConfig) else _bagel_content(config)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _bagel_content(config: Config) -> dict[str, object]:
     dataset = config.dataset.model_dump(mode="json", exclude={"groups"})
     dataset["grouped_datasets"] = {group.name: _group(group) for group in config.dataset.groups}
     dataset["dataset_info"] = {group.name: _sources(group) for group in config.dataset.groups}
@@ -38,14 +34,13 @@ def resolved_yaml(config: Config) -> str:
     bake = {name: value for name, value in bake.items() if value is not None}
     if config.bake.packer == "greedy":
         bake = {name: value for name, value in bake.items() if name not in ("pool_size", "balance_window")}
-    content = {
+    return {
         "seed": config.seed,
         "tokenizer": {"pretrained_model_name_or_path": without_secrets(config.tokenizer_path)},
         "dataset": dataset,
         "dataloader": {"num_workers": config.num_workers},
         "bake": bake,
     }
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _group(group: GroupConfig) -> dict[str, object]:

@@ -127,6 +127,7 @@ class VlmConfig(Frozen):
     mask: Literal["dense", "document"] = "dense"  # neat batches: block-causal mask, or document numbers (cp_size > 1)
     order: Literal["distributed", "length_grouped", "shuffled", "sequential"] = "distributed"
     shuffle: bool = True  # of order distributed
+    drop_last: bool = False  # a rank's last, shorter batch
     local_batch_size: int = Field(default=1, gt=0)
     cp_size: int = Field(default=1, gt=0)
     bake: VlmBakeConfig
