@@ -110,6 +110,7 @@ class VlmSettings:
         corrections: What was decoded better than the reference does.
         processor: Class name of the processor.
         mrope: Packs hold positions [3, n].
+        drop_last: Leave out a rank's last, shorter batch.
     """
 
     packing: Literal["neat", "best_fit", "none"]
@@ -135,6 +136,7 @@ class VlmSettings:
     corrections: tuple[str, ...]
     processor: str
     mrope: bool
+    drop_last: bool = False
 
     def to_settings(self) -> dict[str, Any]:
         """As `DatasetManifest.settings` holds them."""

@@ -139,6 +139,11 @@ class VlmConfig(Frozen):
         return self.bake.world_size
 
     @property
+    def position_model(self) -> str | None:
+        """The model whose class gives positions, None where they count up: only packs carry positions."""
+        return self.model_path if self.positions == "auto" and self.packing != "none" else None
+
+    @property
     def sequence_alignment(self) -> int:
         """Tokens to whose multiple a document is padded: `2 * cp_size` in THD batches under context parallelism."""
         return 2 * self.cp_size if self.packing_format == "thd" and self.cp_size > 1 else 1

@@ -24,7 +24,7 @@ from pipeline.plan_table import RowCounts
 from pipeline.records import Condition
 from pipeline.vlm_config import VlmConfig
 
-__all__ = ["DataSet", "not_assigned", "plan_statistics", "row_accounts"]
+__all__ = ["DataSet", "not_assigned", "order_seed", "plan_statistics", "row_accounts"]
 
 MAX_EXAMPLES = 5
 """Rows named per source and reason."""
@@ -85,6 +85,7 @@ def plan_statistics(config: VlmConfig, entries: IndexEntries, data_sets: Sequenc
     return {
         "recipe": config.recipe,
         "packing": config.packing,
+        "order_seed": order_seed(config),
         "packs": num_packs,
         "samples": sum(len(packed.rows) for packed in packs),
         "replacements": sum(int((packed.instead_of >= 0).sum()) for packed in packs),
@@ -101,6 +102,11 @@ def plan_statistics(config: VlmConfig, entries: IndexEntries, data_sets: Sequenc
         "drop_examples": _examples(entries, data_sets),
         "shard_bytes": config.bake.shard_bytes,
     }
+
+
+def order_seed(config: VlmConfig) -> int:
+    """Seed of the epochs' order: DistributedSampler has one of its own, 0; the others take the recipe's."""
+    return 0 if config.order == "distributed" else config.seed or 0
 
 
 def _estimate(config: VlmConfig, entries: IndexEntries, data_sets: Sequence[DataSet]) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from loaders.vlm_order import OrderRule, epoch_order
 from pipeline.bake import BakeFolder
 from pipeline.conversation_table import conversation_packs_to_table
-from pipeline.plan.conversation_accounts import DataSet
+from pipeline.plan.conversation_accounts import DataSet, order_seed
 from pipeline.plan.conversation_index import IndexEntries
 from pipeline.plan.shards import ShardCutter
 from pipeline.plan_table import LanePlan, ShardPlan
@@ -35,11 +35,11 @@ MEDIA_TOKEN_BYTES = 4 * 3 * 14 * 14
 
 
 def order_rule(config: VlmConfig) -> OrderRule:
-    """The rule of every epoch's order: DistributedSampler has a seed of its own, 0; the others take the recipe's."""
+    """The rule of every epoch's order, as the loader will have it."""
     return OrderRule(
         order=config.order,
         shuffle=config.shuffle,
-        seed=0 if config.order == "distributed" else config.seed or 0,
+        seed=order_seed(config),
         batch_size=config.local_batch_size,
     )
 

@@ -10,7 +10,7 @@ from pipeline.model_config import model_fingerprint
 from pipeline.records import SourceIndex
 from pipeline.vlm_config import VlmConfig
 
-__all__ = ["VLM_PLAN_VERSION", "uses_model", "vlm_config_fingerprint", "vlm_stream_id"]
+__all__ = ["VLM_PLAN_VERSION", "vlm_config_fingerprint", "vlm_stream_id"]
 
 VLM_PLAN_VERSION = 1
 """Raise it when the same inputs would be planned differently."""
@@ -41,15 +41,10 @@ def vlm_stream_id(config: VlmConfig, processor_fingerprint: str, indexes: Sequen
         {
             "settings": _settings(config),
             "processor": processor_fingerprint,
-            "model": model_fingerprint(config.model_path) if uses_model(config) and config.model_path else "",
+            "model": model_fingerprint(config.position_model) if config.position_model else "",
             "sources": [[[unit.unit, unit.num_rows, unit.content] for unit in index.units] for index in indexes],
         }
     )
-
-
-def uses_model(config: VlmConfig) -> bool:
-    """Whether positions may come from the model's class: only packs carry positions."""
-    return config.positions == "auto" and config.packing != "none"
 
 
 def _settings(config: VlmConfig) -> dict[str, Any]:

@@ -36,8 +36,8 @@ from pipeline.vlm_records import ConversationPack, ConversationRow, Conversation
 __all__ = ["TOKEN_KINDS", "ConversationRules", "RenderedConversationPack", "RowReader", "render_conversation_pack"]
 
 TOKEN_KINDS = ("total", "text", "media", "label", "patches", "float32_patches")
-"""Counts of a VLM bake: tokens in all, of text and of media; tokens with loss; rows of pixels, and those of them that no
-byte table holds."""
+"""Counts of a VLM bake: tokens in all, of text and of media; tokens with loss; rows of pixels, and those of them that
+no byte table holds."""
 
 PIXEL_KEYS = ("pixel_values", "pixel_values_videos")
 GRID_KEYS = ("image_grid_thw", "video_grid_thw")
@@ -144,7 +144,7 @@ def render_conversation_pack(
     if not documents:
         reasons = ", ".join(sorted({drop.reason for drop in drops}))
         raise SourceError(
-            f"pack {pack.pack} of lane {pack.lane} has no sample left ({reasons}); a step on it would train on nothing. "
+            f"pack {pack.pack} of lane {pack.lane} has no sample left ({reasons}); a step would train on nothing. "
             "Mend the rows, or use check_images: decode, which finds such rows before they are packed."
         )
     return _laid_out(pack, documents, tuple(drops), processor.pad_token_id, rules)
@@ -196,9 +196,9 @@ def _refuse_other_length(sample: ConversationSample, encoded: EncodedSample) -> 
     if len(encoded.input_ids) != sample.num_tokens:
         row = sample.row
         raise RunFailed(
-            f"{row.source}: {row.path} row {row.row} was planned with {sample.num_tokens} tokens and the processor gives "
-            f"{len(encoded.input_ids)}. Its pack would be another one than planned. A picture or the processor changed: "
-            "run `parbake index` and `parbake plan` again."
+            f"{row.source}: {row.path} row {row.row} was planned with {sample.num_tokens} tokens, and the processor "
+            f"gives {len(encoded.input_ids)}. Its pack would be another one than planned. A picture or the processor "
+            "changed: run `parbake index` and `parbake plan` again."
         )
 
 
@@ -221,14 +221,11 @@ def _laid_out(
     found = [document.positions for document in documents if document.positions is not None]
     if found:
         arrays["position_ids"] = np.concatenate(found, axis=1).astype("<i4")
-    if any(document.types is not None for document in documents):
-        types = [
-            np.zeros(len(document.input_ids), np.int64) if document.types is None else document.types
-            for document in documents
-        ]
+    types = [document.types for document in documents if document.types is not None]
+    if len(types) == len(documents):  # the processor gives them, or it does not
         arrays["mm_token_type_ids"] = _joined(types, padded, fill=0).astype("|u1")
+    num_media = sum(int((values > 0).sum()) for values in types)
     media, counts = _media_arrays(documents, rules.pixel_tables)
-    num_media = int((arrays["mm_token_type_ids"] > 0).sum()) if "mm_token_type_ids" in arrays else 0
     return RenderedConversationPack(
         header=VlmPackHeader(
             num_tokens=sum(padded),

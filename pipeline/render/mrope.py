@@ -70,13 +70,14 @@ def positions(
     import torch
 
     ids = torch.from_numpy(input_ids)[None]
+    mask = np.ones(len(input_ids), bool) if attended is None else attended
     types = np.zeros_like(input_ids) if mm_token_type_ids is None else mm_token_type_ids
     available: dict[str, Any] = {
         "input_ids": ids,
         "image_grid_thw": media.get("image_grid_thw"),
         "video_grid_thw": media.get("video_grid_thw"),
         "second_per_grid_ts": media.get("second_per_grid_ts"),
-        "attention_mask": torch.ones_like(ids) if attended is None else torch.from_numpy(attended.astype(np.int64))[None],
+        "attention_mask": torch.from_numpy(mask.astype(np.int64))[None],
         "mm_token_type_ids": torch.from_numpy(types)[None],
     }
     known = inspect.signature(get_rope_index).parameters
