@@ -5,6 +5,12 @@
 
 The k-th cheapest of 256 packs costs nearly the same in every lane, and the common permutation σ puts the k-th of every
 lane at the same place: no lane has to know another. Shuffling keeps cheap and dear steps from forming a sawtooth.
+
+With `length: packs_per_lane` or `tokens` a lane always packs whole windows and is cut after they are ordered, so that
+the order of a window never depends on how many packs are asked for: a longer lane begins with the shorter one's packs.
+What the last window holds beyond the cut is not handed out; its samples count as `waiting`. With `length: epochs` the
+lane ends where the data do, and its last, incomplete window is ordered by itself: another number of epochs hands that
+window out in another order.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pipeline.errors import SourceError
 
@@ -30,23 +30,22 @@ Payload = TypeVar("Payload")
 MANDATORY_WAITING_LIMIT = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate(Generic[Payload]):
+class Candidate(NamedTuple, Generic[Payload]):
     """A sample whose every draw is spent.
 
     Attributes:
         num_tokens: Real length in the sequence, marker tokens included.
-        vit_tokens: ViT patches of its kept items.
+        payload: Whatever the caller wants back.
+        vit_tokens: ViT patches of its kept items; may be 0 where no budget limits them, as the next two.
         vae_tokens: Latent cells of its kept items.
         num_images: Kept images of both towers.
-        payload: Whatever the caller wants back.
     """
 
     num_tokens: int
+    payload: Payload
     vit_tokens: int = 0
     vae_tokens: int = 0
     num_images: int = 0
-    payload: Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +56,11 @@ class Budgets:
     vit_tokens: int | None = None
     vae_tokens: int | None = None
     num_images: int | None = None
+
+    @property
+    def limits_vision(self) -> bool:
+        """Whether anything but tokens is limited."""
+        return not (self.vit_tokens is self.vae_tokens is self.num_images is None)
 
     def first_broken(
         self, chosen: Sequence[Candidate[Payload]]
@@ -74,7 +78,9 @@ class Budgets:
 
     def admit(self, candidate: Candidate[Payload]) -> bool:
         """Whether the candidate could ever be packed, alone."""
-        return candidate.num_tokens <= self.num_tokens and self.first_broken([candidate]) is None
+        return candidate.num_tokens <= self.num_tokens and (
+            not self.limits_vision or self.first_broken([candidate]) is None
+        )
 
 
 def best_subset(lengths: Sequence[int], capacity: int) -> list[int]:
@@ -125,6 +131,7 @@ class BestFitPacker(Generic[Payload]):
         self._draw = draw
         self._draw_mandatory = tuple(draw_mandatory)
         self._budgets = budgets
+        self._limits_vision = budgets.limits_vision
         self._pool_size = pool_size
         self._pool: list[Candidate[Payload]] = []
         self._mandatory_waiting: list[list[Candidate[Payload]]] = [[] for _ in draw_mandatory]
@@ -157,8 +164,10 @@ class BestFitPacker(Generic[Payload]):
         return pack
 
     def _fits(self, chosen: Sequence[Candidate[Payload]]) -> bool:
-        total = sum(candidate.num_tokens for candidate in chosen)
-        return total <= self._budgets.num_tokens and self._budgets.first_broken(chosen) is None
+        total = sum([candidate.num_tokens for candidate in chosen])
+        return total <= self._budgets.num_tokens and (
+            not self._limits_vision or self._budgets.first_broken(chosen) is None
+        )
 
     def _take_mandatory(self) -> list[Candidate[Payload]]:
         taken: list[Candidate[Payload]] = []
@@ -181,7 +190,11 @@ class BestFitPacker(Generic[Payload]):
 
     def _choose(self, forced: Sequence[Candidate[Payload]]) -> list[int]:
         """Indices into the pool that fill up the pack begun by `forced`: the first rule that keeps every budget."""
-        eligible = [index for index in range(len(self._pool)) if self._fits([*forced, self._pool[index]])]
+        left = self._budgets.num_tokens - sum([candidate.num_tokens for candidate in forced])
+        eligible = [index for index, candidate in enumerate(self._pool) if candidate.num_tokens <= left]
+        if not self._limits_vision:
+            return self._fullest(forced, eligible)
+        eligible = [index for index in eligible if self._fits([*forced, self._pool[index]])]
         chosen = self._fullest(forced, eligible)
         broken = self._budgets.first_broken([*forced, *(self._pool[index] for index in chosen)])
         if broken is None:

@@ -15,12 +15,12 @@ about 5e8 per latent cell. Training multiplies all of them alike.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from pipeline.records import ItemKind, PlannedItem
 from pipeline.sequence import split_length
 
-__all__ = ["PAIR_COST", "VAE_TOKEN_COST", "VIT_PAIR_COST", "VIT_TOKEN_COST", "imbalance", "sample_cost"]
+__all__ = ["PAIR_COST", "VAE_TOKEN_COST", "VIT_PAIR_COST", "VIT_TOKEN_COST", "sample_cost"]
 
 _TOKEN_FLOPS = 2 * 7.6e9
 PAIR_COST = 4 * 3584 * 28 / _TOKEN_FLOPS
@@ -48,9 +48,3 @@ def sample_cost(items: Iterable[PlannedItem]) -> float:
         elif item.kind is ItemKind.VAE:
             cells += item.num_tokens
     return tokens + PAIR_COST * pairs + VIT_TOKEN_COST * patches + VIT_PAIR_COST * patch_pairs + VAE_TOKEN_COST * cells
-
-
-def imbalance(costs_by_rank: Sequence[Sequence[float]]) -> float:
-    """Mean over steps of (largest cost of the step / mean cost of the step); `costs_by_rank[r][s]`: rank r, step s."""
-    ratios = [max(step) * len(step) / sum(step) for step in zip(*costs_by_rank, strict=False) if sum(step) > 0]
-    return sum(ratios) / len(ratios) if ratios else 1.0

@@ -71,6 +71,10 @@ class GreedyPacker:
         """See `Packer.waiting`."""
         return [*(placed.drawn for placed in self._pack), *self._buffer]
 
+    def comparison(self) -> dict[str, int]:
+        """See `Packer.comparison`: this packer is what others are compared with."""
+        return {}
+
     def _draw_mandatory(self, group: int) -> Drawn:
         while True:
             drawn = self._draw(group)

@@ -1,12 +1,14 @@
 """The lane unit: draws, packs, cuts into shards and writes `plan/lane-00000.parquet`.
 
-    partition ─► GroupStream per group ─► packer ─► length ─► window order ─► shard cutter ─► parquet, some packs a time
+    partition ─► GroupStream per group ─► packer ─► window order ─► length ─► shard cutter ─► parquet, some packs a time
 
-Memory is a record batch per group, the packer's buffer and FLUSH_SAMPLES samples, whatever the number of rows.
+Memory is a record batch per group, the packer's buffer, a balance window and FLUSH_SAMPLES samples, whatever the number
+of rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,11 +29,12 @@ from pipeline.plan.cost import sample_cost
 from pipeline.plan.fitted import FittedPacker
 from pipeline.plan.greedy import GreedyPacker
 from pipeline.plan.length import LaneEnd
-from pipeline.plan.packer import Packer, Placed
+from pipeline.plan.packer import Drawn, Packer, Placed
 from pipeline.plan.partition import Partition
 from pipeline.plan.random import LaneRandom
 from pipeline.plan.shards import ShardCutter, pixel_bytes
 from pipeline.plan.statistics import LaneStatistics
+from pipeline.plan.step_costs import LaneCosts
 from pipeline.plan.stream import GroupStream
 from pipeline.plan_table import LanePlan, ShardPlan, packs_to_table
 from pipeline.records import PLAN_SCHEMA, PlannedPack, PlannedSample
@@ -63,6 +66,17 @@ class LanePlanned:
     lane: int
     plan: LanePlan
     statistics: dict[str, Any]
+    costs: LaneCosts
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """A pack, its number in packing order, its tokens and its cost."""
+
+    placed: list[Placed]
+    number: int
+    num_tokens: int
+    cost: float
 
 
 def read_lane(unit: LaneUnit) -> LanePlanned | None:
@@ -124,7 +138,9 @@ class _Lane:
         _, self._worker = unit.config.lane_rank_and_worker(unit.lane)
         self._accounts = Accounts()
         self._statistics = LaneStatistics(self._rules)
+        self._costs = LaneCosts()
         self._cutter = ShardCutter(unit.lane, unit.config.bake.shard_bytes)
+        self._not_handed_out: list[Drawn] = []
         random = LaneRandom.of_lane(unit.config, unit.lane)
         self._partitions = [self._partition(group.name) for group in self._groups]
         self._streams = [self._stream(number, random) for number in range(len(self._groups))]
@@ -133,15 +149,18 @@ class _Lane:
     def planned_packs(self) -> Iterator[PlannedPack]:
         """The lane's packs, to its end."""
         for number, pack in enumerate(self._ordered_packs()):
-            num_bytes = pixel_bytes(pack)
-            self._statistics.add(pack)
+            for placed in pack.placed:
+                placed.drawn.counts.packed += 1
+            num_bytes = pixel_bytes(pack.placed)
+            self._statistics.add(pack.placed)
+            self._costs.add(pack.cost, pack.number)
             yield PlannedPack(
                 lane=self._unit.lane,
                 pack=number,
                 shard=self._cutter.place(num_bytes),
-                sequence_length=sum(placed.num_tokens for placed in pack),
+                sequence_length=pack.num_tokens,
                 pixel_bytes=num_bytes,
-                samples=tuple(self._sample(placed) for placed in pack),
+                samples=tuple([self._sample(placed) for placed in pack.placed]),
             )
 
     def written(self, table: pa.Table) -> None:
@@ -150,7 +169,7 @@ class _Lane:
 
     def summary(self) -> dict[str, Any]:
         """What the file's metadata says of the lane; call it after the last pack."""
-        rows = self._accounts.close(self._packer.waiting())
+        rows = self._accounts.close([*self._not_handed_out, *self._packer.waiting()])
         draws = {
             "draws": self._packer.draws,
             "mandatory_draws": self._packer.mandatory_draws,
@@ -165,7 +184,12 @@ class _Lane:
             ],
             "rows": rows,
             "not_reached": self._not_reached(rows),
-            "statistics": {**self._statistics.close(draws), "drop_examples": self._accounts.examples},
+            "statistics": {
+                **self._statistics.close(draws),
+                **self._packer.comparison(),
+                "drop_examples": self._accounts.examples,
+            },
+            "costs": self._costs.to_json(),
         }
 
     def _make_packer(self, random: LaneRandom) -> Packer:
@@ -198,38 +222,40 @@ class _Lane:
         )
         return GroupStream(number, group, self._partitions[number], draw_row, self._accounts)
 
-    def _ordered_packs(self) -> Iterator[list[Placed]]:
-        """Packs in the order in which the lane hands them out: as packed, or window by window in balanced order."""
-        if self._config.bake.balance == "off":
-            yield from self._packs_to_the_end()
-            return
-        window: list[list[Placed]] = []
-        number = 0
-        for pack in self._packs_to_the_end():
-            window.append(pack)
-            if len(window) == self._config.bake.balance_window:
-                yield from self._balanced(window, number)
-                window = []
-                number += 1
-        yield from self._balanced(window, number)
-
-    def _balanced(self, window: list[list[Placed]], number: int) -> Iterator[list[Placed]]:
-        costs = [sum(sample_cost(placed.items) for placed in pack) for pack in window]
-        for index in balanced_order(costs, self._config.base_seed, number):
-            yield window[index]
-
-    def _packs_to_the_end(self) -> Iterator[list[Placed]]:
-        end = LaneEnd(self._config.bake.length, self._config.num_lanes)
-        needed = [stream for stream, group in zip(self._streams, self._groups, strict=True) if group.weight > 0]
+    def _ordered_packs(self) -> Iterator[_Pack]:
+        """Packs in the order in which the lane hands them out, to its end (see `balance` for the windows)."""
+        bake = self._config.bake
+        end = LaneEnd(bake.length, self._config.num_lanes)
+        size = 1 if bake.balance == "off" else bake.balance_window
+        cut_after_ordering = bake.length.epochs is None
+        packs = self._packs()
         last = False
-        while not last:
-            pack = self._packer.next_pack()
-            for placed in pack:
-                placed.drawn.counts.packed += 1
-            num_tokens = sum(placed.num_tokens for placed in pack)
+        for number in itertools.count():
+            window: list[_Pack] = []
+            while len(window) < size and (cut_after_ordering or not last):
+                window.append(next(packs))
+                last = not cut_after_ordering and self._ends(end, window[-1])
+            order = [0] if size == 1 else balanced_order([p.cost for p in window], self._config.base_seed, number)
+            for place, index in enumerate(order):
+                yield window[index]
+                if cut_after_ordering and self._ends(end, window[index]):
+                    left = [window[index] for index in order[place + 1 :]]
+                    self._not_handed_out = [placed.drawn for pack in left for placed in pack.placed]
+                    return
+            if last:
+                return
+
+    def _ends(self, end: LaneEnd, pack: _Pack) -> bool:
+        needed = [stream for stream, group in zip(self._streams, self._groups, strict=True) if group.weight > 0]
+        return end.reached(pack.num_tokens, [stream.num_passes for stream in needed])
+
+    def _packs(self) -> Iterator[_Pack]:
+        """Packs in packing order, without end."""
+        for number in itertools.count():
+            placed = self._packer.next_pack()
+            num_tokens = sum([sample.num_tokens for sample in placed])
             self._refuse_overfull(num_tokens)
-            last = end.reached(num_tokens, [stream.num_passes for stream in needed])
-            yield pack
+            yield _Pack(placed, number, num_tokens, sum([sample_cost(sample.items) for sample in placed]))
 
     def _refuse_overfull(self, num_tokens: int) -> None:
         rules = self._rules
@@ -274,4 +300,5 @@ def _planned(lane: int, summary: dict[str, Any]) -> LanePlanned:
         for first_pack, num_packs, num_bytes, fingerprint in summary["shards"]
     )
     plan = LanePlan(shards=shards, rows=summary["rows"], not_reached=summary["not_reached"])
-    return LanePlanned(lane=lane, plan=plan, statistics=summary["statistics"])
+    costs = LaneCosts.from_json(summary["costs"])
+    return LanePlanned(lane=lane, plan=plan, statistics=summary["statistics"], costs=costs)

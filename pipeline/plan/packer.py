@@ -73,6 +73,9 @@ class Packer(Protocol):
     def waiting(self) -> list[Drawn]:
         """Samples drawn but neither in a pack that was handed out nor lost: buffer, pool, unfinished packs."""
 
+    def comparison(self) -> dict[str, int]:
+        """Statistics (`greedy_packs`, `greedy_tokens`) of what the reference's packer would have made of the draws."""
+
 
 def spend(items: Sequence[Item], rules: DatasetConfig, random: LaneRandom) -> tuple[tuple[PlannedItem, ...], int]:
     """Condition dropout and timesteps of one sample, in item order, and the tokens of what is kept.

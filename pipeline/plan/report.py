@@ -37,7 +37,7 @@ def plan_table(manifest: PlanManifest, packs_per_core_second: float | None = Non
         parts.append(_drops(manifest, drops))
     conditions = manifest.statistics["conditions"]
     if any(conditions.values()):
-        parts.append(_conditions(conditions))
+        parts.append(_conditions(conditions, manifest.statistics.get("condition_examples", {})))
     return Group(*parts)
 
 
@@ -80,6 +80,7 @@ def _totals(manifest: PlanManifest, packs_per_core_second: float | None) -> Tabl
     expected = tokens / (packs * counts["expected_num_tokens"]) if packs else 0.0
     table.add_row("fill", f"{fill:.1%} of max_num_tokens {budget:,}, {expected:.1%} of expected_num_tokens")
     table.add_row("padding", f"{max(0, packs * budget - tokens):,} tokens with use_flex")
+    _add_steps(table, counts, tokens / packs if packs else 0.0)
     if counts["packs_over_budget"]:
         table.add_row("over budget", f"{counts['packs_over_budget']:,} packs above max_num_tokens")
     if counts["aliased_images"]:
@@ -95,6 +96,24 @@ def _totals(manifest: PlanManifest, packs_per_core_second: float | None) -> Tabl
         )
     table.add_row("stream", manifest.stream)
     return table
+
+
+def _add_steps(table: Table, counts: dict[str, Any], tokens_per_pack: float) -> None:
+    """Steps that a billion tokens take, what they would take with the reference's packer, and how even they are."""
+    steps = counts.get("steps")
+    if steps is None or not tokens_per_pack:
+        return
+    world_size = steps["world_size"]
+    needed = 1e9 / tokens_per_pack / world_size
+    told = f"{needed:,.0f} of {world_size:,} packs per billion tokens"
+    if counts.get("greedy_packs"):
+        greedy = counts["greedy_tokens"] / counts["greedy_packs"]
+        saved = 1e9 / greedy / world_size - needed
+        told += f"; packer greedy: about {saved:+,.0f} (fill {greedy / counts['max_num_tokens']:.1%})"
+    table.add_row("steps", told)
+    if world_size > 1:
+        even, packed = steps["imbalance"], steps["imbalance_as_packed"]
+        table.add_row("cost of a step", f"largest / mean over its ranks {even:.3f}; in packing order {packed:.3f}")
 
 
 def _groups(manifest: PlanManifest) -> Table:
@@ -134,18 +153,19 @@ def _drops(manifest: PlanManifest, drops: dict[str, dict[str, int]]) -> Table:
     return table
 
 
-def _conditions(conditions: dict[str, dict[str, int]]) -> Table:
-    table = _table("what corrections would change", "source", "correction", "packed samples")
+def _conditions(conditions: dict[str, dict[str, int]], examples: dict[str, dict[str, list[list[Any]]]]) -> Table:
+    table = _table("what corrections would change", "source", "condition", "packed samples", "for example")
     for source, counts in conditions.items():
         for name, count in counts.items():
-            table.add_row(Text(source), name.lower(), f"{count:,}")
+            where = "".join(f"{path} row {row}" for path, row in examples.get(source, {}).get(name, [])[:1])
+            table.add_row(Text(source), name.lower(), f"{count:,}", Text(where))
     return table
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE, show_header=any(columns), pad_edge=False)
     for column in columns:
-        words = column in {"", "group", "source", "reason", "for example", "correction"}
+        words = column in {"", "group", "source", "reason", "for example", "condition"}
         table.add_column(column, justify="left" if words else "right")
     return table
 

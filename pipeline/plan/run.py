@@ -14,6 +14,7 @@ from pipeline.plan.assignment import Assignment
 from pipeline.plan.existing import bake_in_the_way, read_source_index, refuse_other_stream, remove_lanes_beyond
 from pipeline.plan.lane import LanePlanned, LaneUnit, plan_lane, read_lane
 from pipeline.plan.statistics import added
+from pipeline.plan.step_costs import imbalance
 from pipeline.plan.stream_id import config_fingerprint, stream_id
 from pipeline.plan_table import PlanManifest, manifest_to_json
 from pipeline.records import SourceIndex
@@ -64,7 +65,7 @@ def run_plan(
         special_tokens=dict(tokenizer.special_tokens),
         vocab_size=tokenizer.vocab_size,
         not_assigned=dict(item for assignment in assignments for item in assignment.not_assigned.items()),
-        statistics={**added(lane.statistics for lane in lanes), **_settings(config)},
+        statistics={**added(lane.statistics for lane in lanes), **_settings(config), "steps": _steps(config, lanes)},
         versions=pixel_versions(),
     )
     storage.publish_bytes(folder.plan, manifest_to_json(manifest))
@@ -140,6 +141,16 @@ def _unit_done(lane: LanePlanned) -> UnitDone:
 
 def _source_names(config: Config) -> Iterable[str]:
     return (source.name for group in config.dataset.groups for source in group.sources)
+
+
+def _steps(config: Config, lanes: list[LanePlanned]) -> dict[str, Any]:
+    """How unevenly the packs of a step cost its ranks: as the lanes hand them out, and as they were packed."""
+    world_size = config.bake.world_size
+    return {
+        "world_size": world_size,
+        "imbalance": round(imbalance([lane.costs.handed_out() for lane in lanes], world_size), 6),
+        "imbalance_as_packed": round(imbalance([lane.costs.as_packed() for lane in lanes], world_size), 6),
+    }
 
 
 def _settings(config: Config) -> dict[str, Any]:

@@ -7,8 +7,10 @@ Statistics are nested dicts of numbers: they add up by key, whatever the order o
     tokens: text | vit | vae        text includes the marker tokens of images
     groups: <group>: …              samples, text, vit, vae; draws, mandatory_draws; rows_drawn, rows_per_pass
     conditions: <source>: <NAME>    packed samples that have it: what the correction of that name would change
+    condition_examples: <source>: <NAME>   the first of them as [path, row]
     aliased_images                  images with a side of more cells than the position table
     empty_samples                   samples whose items were all dropped by condition dropout
+    greedy_packs, greedy_tokens     packer best_fit: what greedy would have made of the draws (`greedy_estimate`)
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 
 from pipeline.config import DatasetConfig
 from pipeline.plan.packer import Placed
-from pipeline.records import Condition, ItemKind
+from pipeline.records import Condition, ItemKind, Sample
 from pipeline.sequence import MARKER_TOKENS_PER_ITEM
 from pipeline.sources.items import is_aliased
 
@@ -40,6 +42,7 @@ class LaneStatistics:
         # per group: samples, then tokens by ItemKind
         self._groups = [[0, 0, 0, 0] for _ in rules.groups]
         self._conditions: dict[str, dict[int, int]] = {}
+        self._examples: dict[str, dict[str, list[list[Any]]]] = {}
 
     def add(self, pack: Sequence[Placed]) -> None:
         """One more pack."""
@@ -51,8 +54,7 @@ class LaneStatistics:
             group[0] += 1
             self._empty += not placed.num_tokens
             if sample.conditions:
-                counts = self._conditions.setdefault(sample.row.source, {})
-                counts[sample.conditions] = counts.get(sample.conditions, 0) + 1
+                self._count(sample)
             aliased = sample.conditions & Condition.ALIASED
             for planned in placed.items:
                 if planned.kept:
@@ -64,6 +66,17 @@ class LaneStatistics:
         self._packs += 1
         self._tokens += length
         self._over_budget += length > self._rules.max_num_tokens
+
+    def _count(self, sample: Sample) -> None:
+        counts = self._conditions.setdefault(sample.row.source, {})
+        seen = counts.get(sample.conditions, 0)
+        counts[sample.conditions] = seen + 1
+        if seen < MAX_EXAMPLES:  # later rows of the same conditions can add no example
+            row = [sample.row.path, sample.row.row]
+            for name in _names(sample.conditions):
+                rows = self._examples.setdefault(sample.row.source, {}).setdefault(name, [])
+                if len(rows) < MAX_EXAMPLES and row not in rows:
+                    rows.append(row)
 
     def close(self, draws: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """The lane's statistics; `draws` gives further counts per group by name."""
@@ -79,6 +92,7 @@ class LaneStatistics:
             "tokens": {name: sum(group[name] for group in groups.values()) for name in ("text", "vit", "vae")},
             "groups": groups,
             "conditions": {source: _by_name(counts) for source, counts in sorted(self._conditions.items())},
+            "condition_examples": {source: rows for source, rows in sorted(self._examples.items())},
             "aliased_images": self._aliased,
             "empty_samples": self._empty,
         }
@@ -100,10 +114,13 @@ def added(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return total
 
 
+def _names(conditions: int) -> list[str]:
+    return [condition.name for condition in Condition if condition & conditions and condition.name]
+
+
 def _by_name(counts: Mapping[int, int]) -> dict[str, int]:
     names: dict[str, int] = {}
     for conditions, count in counts.items():
-        for condition in Condition:
-            if condition & conditions:
-                names[condition.name or str(condition.value)] = names.get(condition.name or "", 0) + count
+        for name in _names(conditions):
+            names[name] = names.get(name, 0) + count
     return dict(sorted(names.items()))

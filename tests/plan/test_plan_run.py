@@ -97,13 +97,56 @@ def test_a_longer_lane_begins_with_the_shorter_one_and_its_closed_shards(extra: 
         assert after.shards[: len(before.shards) - 1] == before.shards[:-1]
 
 
-def test_complete_windows_of_a_balanced_lane_stay_when_it_grows(tmp_path: Path) -> None:
+BALANCED = {"packer": "best_fit", "pool_size": 8, "balance": "window", "balance_window": 8}
+
+
+@pytest.mark.parametrize(
+    "lengths", [({"packs_per_lane": 3}, {"packs_per_lane": 29}), ({"tokens": 9e3}, {"tokens": 3e4})]
+)
+def test_a_balanced_lane_cut_inside_a_window_is_the_beginning_of_a_longer_one(
+    lengths: tuple[dict[str, Any], ...], tmp_path: Path
+) -> None:
     world = mixed_world(tmp_path)
-    settings: dict[str, Any] = {"packer": "best_fit", "pool_size": 8, "balance": "window", "balance_window": 4}
-    world.plan(world.config(10, **settings))
-    short = lane_bytes(world.packs())
-    world.plan(world.config(16, **settings))
-    assert lane_bytes(world.packs())[:8] == short[:8]
+    manifests, lanes = [], []
+    for length in lengths:
+        manifests.append(world.plan(world.config(length=length, world_size=2, shard_bytes=60_000, **BALANCED)))
+        assert_rows_are_accounted_for(world, manifests[-1], TOTALS)
+        lanes.append([[repr(pack.samples) for pack in world.packs(lane)] for lane in range(2)])
+    for lane in range(2):
+        few, many = lanes[0][lane], lanes[1][lane]
+        assert len(few) % BALANCED["balance_window"], "the cut must lie inside a window"
+        assert len(few) < len(many)
+        assert many[: len(few)] == few
+        shards, longer = (manifest.lanes[lane].shards for manifest in manifests)
+        assert longer[: len(shards) - 1] == shards[:-1]
+
+
+def test_packs_beyond_the_cut_wait(tmp_path: Path) -> None:
+    world = mixed_world(tmp_path)
+    waiting = []
+    for packs in (8, 9):
+        manifest = world.plan(world.config(packs, **BALANCED))
+        waiting.append(sum(once["waiting"] for passes in manifest.lanes[0].rows.values() for once in passes))
+    assert waiting[1] >= 7 + waiting[0]  # seven packs of at least one sample each
+
+
+def test_the_last_window_of_an_epoch_is_ordered_by_itself(tmp_path: Path) -> None:
+    world = mixed_world(tmp_path)
+    manifest = world.plan(world.config(length={"epochs": 1}, **BALANCED))
+    in_order = world.plan(world.config(length={"epochs": 1}, **{**BALANCED, "balance": "off"}))
+    assert manifest.lanes[0].num_packs == in_order.lanes[0].num_packs
+    assert manifest.lanes[0].rows == in_order.lanes[0].rows
+
+
+def test_steps_of_balanced_lanes_are_more_even_and_the_plan_says_by_how_much(tmp_path: Path) -> None:
+    world = mixed_world(tmp_path)
+    steps = world.plan(world.config(32, world_size=2, num_workers=2, **BALANCED)).statistics["steps"]
+    assert steps["world_size"] == 2
+    assert 1.0 <= steps["imbalance"] < steps["imbalance_as_packed"]
+    off = world.plan(world.config(32, world_size=2, num_workers=2, **{**BALANCED, "balance": "off"})).statistics[
+        "steps"
+    ]
+    assert off["imbalance"] == off["imbalance_as_packed"] == steps["imbalance_as_packed"]
 
 
 def test_an_epoch_draws_every_row_of_the_lane(tmp_path: Path) -> None:
