@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +21,7 @@ from pipeline.errors import ParbakeError, RunFailed
 
 if TYPE_CHECKING:
     from pipeline.config import Config
+    from pipeline.vlm_config import VlmConfig
 
 __all__ = ["app"]
 
@@ -176,14 +177,14 @@ def _settings(
     packs_per_lane: int | None,
     executor: str | None,
     overrides: list[str] | None,
-) -> Config:
+) -> Config | VlmConfig:
     from pipeline.config_reader import Flags, load_config
 
     flags = Flags(output=output, world_size=world_size, packs_per_lane=packs_per_lane, executor=executor)
     settings = load_config(config, overrides or (), flags)
     if settings.ignored_sections:
         _say(f"parbake: ignoring the trainer's sections {', '.join(settings.ignored_sections)}")
-    return cast("Config", settings)  # or a VlmConfig: `stages` tells them apart
+    return settings
 
 
 def _position(position: int | None, step: int | None, rank: int | None, world_size: int | None) -> int:

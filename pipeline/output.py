@@ -12,20 +12,25 @@ import yaml
 
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
-from pipeline.config import Config
+from pipeline.config import LengthConfig
 from pipeline.config_writer import without_secrets
 from pipeline.errors import BakeConflict, RunFailed
-from pipeline.plan.stream_id import config_fingerprint
 from pipeline.plan_table import manifest_from_json
 from pipeline.storage import Storage
-from pipeline.tokenizer import Tokenizer
 
-__all__ = ["refuse_other_bake", "refuse_other_plan"]
+__all__ = ["BakeIdentity", "refuse_other_bake", "refuse_other_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Identity:
-    """What a bake with shards says of itself; "" and 0: it does not say."""
+class BakeIdentity:
+    """What a bake with shards says of itself; "" and 0: it does not say.
+
+    Attributes:
+        config: Fingerprint of everything in the configuration that decides packs and batches.
+        tokenizer: Fingerprint of the tokenizer, or of the whole processor.
+        pixels: How pixels are stored.
+        shard_bytes: Bound by which shards were cut.
+    """
 
     config: str = ""
     tokenizer: str = ""
@@ -33,8 +38,14 @@ class _Identity:
     shard_bytes: int = 0
 
 
-def refuse_other_bake(storage: Storage, folder: BakeFolder, config: Config, tokenizer: Tokenizer) -> None:
+def refuse_other_bake(storage: Storage, folder: BakeFolder, wanted: BakeIdentity, length: LengthConfig | None) -> None:
     """Compare the configuration with the shards in the output, if there are any. Reads little and writes nothing.
+
+    Args:
+        storage: Reads.
+        folder: The output.
+        wanted: What this run's bake says of itself.
+        length: How long it is to be, None where that is no choice.
 
     Raises:
         BakeConflict: The shards were made with other settings or another tokenizer, or are more than are asked for.
@@ -42,12 +53,6 @@ def refuse_other_bake(storage: Storage, folder: BakeFolder, config: Config, toke
     found = _identity(storage, folder)
     if found is None:
         return
-    wanted = _Identity(
-        config=config_fingerprint(config),
-        tokenizer=tokenizer.fingerprint,
-        pixels=config.bake.pixels,
-        shard_bytes=config.bake.shard_bytes,
-    )
     for name, theirs, ours in (
         ("another configuration", found.config, wanted.config),
         ("another tokenizer", found.tokenizer, wanted.tokenizer),
@@ -56,10 +61,11 @@ def refuse_other_bake(storage: Storage, folder: BakeFolder, config: Config, toke
     ):
         if theirs and theirs != ours:
             raise _conflict(folder, f"shards of {name}")
-    _refuse_shorter(storage, folder, config)
+    if length is not None:
+        _refuse_shorter(storage, folder, length)
 
 
-def refuse_other_plan(storage: Storage, folder: BakeFolder, config: Config) -> None:
+def refuse_other_plan(storage: Storage, folder: BakeFolder, config_fingerprint: str) -> None:
     """A plan is rendered with the configuration it was made with. No plan at all is for the render stage to say.
 
     Raises:
@@ -68,19 +74,19 @@ def refuse_other_plan(storage: Storage, folder: BakeFolder, config: Config) -> N
     if not storage.exists(folder.plan):
         return
     found = manifest_from_json(storage.read_bytes(folder.plan)).fingerprints["config"]
-    if found != config_fingerprint(config):
+    if found != config_fingerprint:
         raise RunFailed(
             f"The plan in {without_secrets(folder.url)} was made with another configuration: its packs would be laid"
             " out by rules they were not planned for; run `parbake plan` again, or `parbake run`, which does all stages"
         )
 
 
-def _identity(storage: Storage, folder: BakeFolder) -> _Identity | None:
+def _identity(storage: Storage, folder: BakeFolder) -> BakeIdentity | None:
     """From `dataset.json`, or, before it is written, from the plan and the first sidecar; None: no shard is there."""
     try:
         if storage.exists(folder.dataset):
             manifest = parse_dataset_manifest(storage.read_bytes(folder.dataset), folder.dataset)
-            return _Identity(
+            return BakeIdentity(
                 config=manifest.fingerprints.get("config", ""),
                 tokenizer=manifest.fingerprints.get("tokenizer", ""),
                 pixels=manifest.pixels,
@@ -93,7 +99,7 @@ def _identity(storage: Storage, folder: BakeFolder) -> _Identity | None:
         prints = manifest_from_json(storage.read_bytes(folder.plan)).fingerprints if storage.exists(folder.plan) else {}
     except FormatError as error:
         raise _conflict(folder, f"files that are not of this version or are damaged ({error})") from error
-    return _Identity(
+    return BakeIdentity(
         config=prints.get("config", ""),
         tokenizer=prints.get("tokenizer", ""),
         pixels=sidecar.pixels,
@@ -109,14 +115,14 @@ def _any_sidecar(storage: Storage, folder: BakeFolder) -> str | None:
     return next((folder.join(f"shards/{name}") for name in names if name.endswith(".json")), None)
 
 
-def _refuse_shorter(storage: Storage, folder: BakeFolder, config: Config) -> None:
+def _refuse_shorter(storage: Storage, folder: BakeFolder, length: LengthConfig) -> None:
     """A length in the same measure as the one that is there must not be smaller: shards are never taken back."""
     try:
         content = yaml.safe_load(storage.read_bytes(folder.config))
         theirs = content["bake"]["length"]
     except (FileNotFoundError, yaml.YAMLError, KeyError, TypeError):
         return
-    for name, ours in config.bake.length:
+    for name, ours in length:
         before = theirs.get(name)
         if ours is not None and isinstance(before, int | float) and ours < before:
             raise _conflict(folder, f"a longer bake ({name} {before}, now {ours})")

@@ -2,9 +2,10 @@
 
     check the output ──► config.yaml ──► index ──► plan ──► render
 
+What a stage does is the recipe's own (`RecipeStages`: `bagel_stages`, `vlm_stages`); when and on what, is decided here.
 Every stage skips what it finds finished, so running a command again resumes, and a stage before the one asked for costs
 little. An output that holds another bake is refused before anything is written: first by what the configuration and the
-tokenizer tell, then, when the sources are known, by the stream.
+tokenizer (or processor) tell, then, when the sources are known, by the stream.
 """
 
 from __future__ import annotations
@@ -13,36 +14,68 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from loaders.format import DatasetManifest
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
 from pipeline.config_writer import resolved_yaml, without_secrets
 from pipeline.executor import Executor, Progress, SilentProgress, make_executor
-from pipeline.index.run import run_index
 from pipeline.law_report import ValidationReport
-from pipeline.output import refuse_other_bake, refuse_other_plan
-from pipeline.plan.run import run_plan
+from pipeline.output import BakeIdentity, refuse_other_bake, refuse_other_plan
 from pipeline.plan_table import PlanManifest
 from pipeline.records import SourceIndex
-from pipeline.render.run import run_render
 from pipeline.storage import Storage
-from pipeline.tokenizer import Tokenizer, load_tokenizer
+from pipeline.vlm_config import VlmConfig
 
 __all__ = ["index", "index_lines", "plan", "render", "run", "summary", "validate_bake"]
 
 
+AnyConfig = Config | VlmConfig
+
+
+class RecipeStages(Protocol):
+    """The stages of one recipe on one configuration; made anew for every command."""
+
+    @property
+    def identity(self) -> BakeIdentity:
+        """What a bake of this configuration says of itself."""
+
+    def index(
+        self, folder: BakeFolder, storage: Storage, executor: Executor, progress: Progress
+    ) -> tuple[SourceIndex, ...]:
+        """Measure every row."""
+
+    def plan(self, folder: BakeFolder, storage: Storage, executor: Executor, progress: Progress) -> PlanManifest:
+        """Decide every pack."""
+
+    def render(self, folder: BakeFolder, storage: Storage, executor: Executor, progress: Progress) -> DatasetManifest:
+        """Write every shard."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """What every stage is given beside the configuration."""
+    """One command's recipe, and what its stages are given."""
 
+    recipe: RecipeStages
     folder: BakeFolder
     storage: Storage
-    tokenizer: Tokenizer
     executor: Executor
 
+    def index(self, progress: Progress) -> tuple[SourceIndex, ...]:
+        """The index stage."""
+        return self.recipe.index(self.folder, self.storage, self.executor, progress)
 
-def run(config: Config, progress: Progress | None = None) -> DatasetManifest:
+    def plan(self, progress: Progress) -> PlanManifest:
+        """The plan stage."""
+        return self.recipe.plan(self.folder, self.storage, self.executor, progress)
+
+    def render(self, progress: Progress) -> DatasetManifest:
+        """The render stage."""
+        return self.recipe.render(self.folder, self.storage, self.executor, progress)
+
+
+def run(config: AnyConfig, progress: Progress | None = None) -> DatasetManifest:
     """Index, plan and render.
 
     Raises:
@@ -50,34 +83,34 @@ def run(config: Config, progress: Progress | None = None) -> DatasetManifest:
     """
     progress = progress or SilentProgress()
     with _opened(config) as shop:
-        _index(config, shop, progress)
-        _plan(config, shop, progress)
-        return _render(config, shop, progress)
+        shop.index(progress)
+        shop.plan(progress)
+        return shop.render(progress)
 
 
-def index(config: Config, progress: Progress | None = None) -> tuple[SourceIndex, ...]:
+def index(config: AnyConfig, progress: Progress | None = None) -> tuple[SourceIndex, ...]:
     """The index stage alone."""
     with _opened(config) as shop:
-        return _index(config, shop, progress or SilentProgress())
+        return shop.index(progress or SilentProgress())
 
 
-def plan(config: Config, progress: Progress | None = None) -> PlanManifest:
+def plan(config: AnyConfig, progress: Progress | None = None) -> PlanManifest:
     """Bring the index up to date, then plan."""
     progress = progress or SilentProgress()
     with _opened(config) as shop:
-        _index(config, shop, progress)
-        return _plan(config, shop, progress)
+        shop.index(progress)
+        return shop.plan(progress)
 
 
-def render(config: Config, progress: Progress | None = None) -> DatasetManifest:
+def render(config: AnyConfig, progress: Progress | None = None) -> DatasetManifest:
     """The render stage alone, on the plan that is there.
 
     Raises:
         RunFailed: There is no plan, or it was made with another configuration.
     """
     with _opened(config) as shop:
-        refuse_other_plan(shop.storage, shop.folder, config)
-        return _render(config, shop, progress or SilentProgress())
+        refuse_other_plan(shop.storage, shop.folder, shop.recipe.identity.config)
+        return shop.render(progress or SilentProgress())
 
 
 def validate_bake(
@@ -108,29 +141,32 @@ def validate_bake(
     return outcome
 
 
-def _index(config: Config, shop: Workshop, progress: Progress) -> tuple[SourceIndex, ...]:
-    return run_index(config, shop.folder, shop.storage, shop.tokenizer, shop.executor, progress)
+def recipe_stages(config: AnyConfig) -> RecipeStages:
+    """The stages of the configuration's recipe; only its own libraries are imported.
 
+    Raises:
+        ConfigError: The tokenizer, processor or model that it names cannot be loaded.
+    """
+    if isinstance(config, VlmConfig):
+        from pipeline.vlm_stages import VlmStages
 
-def _plan(config: Config, shop: Workshop, progress: Progress) -> PlanManifest:
-    return run_plan(config, shop.folder, shop.storage, shop.tokenizer, shop.executor, progress)
+        return VlmStages(config)
+    from pipeline.bagel_stages import BagelStages
 
-
-def _render(config: Config, shop: Workshop, progress: Progress) -> DatasetManifest:
-    return run_render(config, shop.folder, shop.storage, shop.tokenizer, shop.executor, progress)
+    return BagelStages(config)
 
 
 @contextlib.contextmanager
-def _opened(config: Config) -> Iterator[Workshop]:
-    """Storage, tokenizer and executor for one command; the output is checked before its first byte is written."""
+def _opened(config: AnyConfig) -> Iterator[Workshop]:
+    """Recipe, storage and executor for one command; the output is checked before its first byte is written."""
     storage = Storage(config.bake.storage_options)
     folder = BakeFolder(absolute(config.bake.output))
-    tokenizer = load_tokenizer(config.tokenizer_path)
-    refuse_other_bake(storage, folder, config, tokenizer)
+    recipe = recipe_stages(config)
+    refuse_other_bake(storage, folder, recipe.identity, config.bake.length)
     executor = make_executor(config.bake.executor)
     try:
         _write_config(storage, folder, config)
-        yield Workshop(folder=folder, storage=storage, tokenizer=tokenizer, executor=executor)
+        yield Workshop(recipe=recipe, folder=folder, storage=storage, executor=executor)
     finally:
         executor.close()
 
@@ -140,7 +176,7 @@ def absolute(url: str) -> str:
     return url if "://" in url else os.path.abspath(os.path.expanduser(url))  # noqa: PTH100, PTH111
 
 
-def _write_config(storage: Storage, folder: BakeFolder, config: Config) -> None:
+def _write_config(storage: Storage, folder: BakeFolder, config: AnyConfig) -> None:
     content = resolved_yaml(config).encode("utf-8")
     if not storage.exists(folder.config) or storage.read_bytes(folder.config) != content:
         storage.publish_bytes(folder.config, content)
@@ -160,7 +196,7 @@ def index_lines(sources: Sequence[SourceIndex]) -> list[str]:
     return lines
 
 
-def summary(config: Config, manifest: DatasetManifest) -> str:
+def summary(config: AnyConfig, manifest: DatasetManifest) -> str:
     """What a finished bake is, in one line."""
     num_packs = sum(lane.num_packs for lane in manifest.lanes)
     num_shards = sum(len(lane.shards) for lane in manifest.lanes)

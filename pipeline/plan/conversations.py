@@ -18,7 +18,7 @@ from loaders.vlm_format import LENGTHS_PATH
 from loaders.vlm_order import LENGTH_HEADROOM
 from pipeline.bake import BakeFolder
 from pipeline.errors import ConfigError, SourceError
-from pipeline.executor import Executor, Progress, UnitDone
+from pipeline.executor import Progress, UnitDone
 from pipeline.fingerprint import fingerprint
 from pipeline.npy import npy
 from pipeline.plan.conversation_accounts import DataSet, not_assigned, plan_statistics, row_accounts
@@ -44,17 +44,17 @@ def run_conversation_plan(
     folder: BakeFolder,
     storage: Storage,
     processor: VlmProcessor,
-    executor: Executor,
     progress: Progress,
 ) -> PlanManifest:
     """Plan a VLM bake whose index is finished. A finished plan of the same inputs is left as it is.
+
+    In this process: the bins depend on all rows together, and deciding them takes seconds.
 
     Args:
         config: The recipe.
         folder: The bake.
         storage: Reads and publishes.
         processor: Of the recipe.
-        executor: Unused: bins depend on all rows, and to decide them takes seconds.
         progress: Told how far it is.
 
     Raises:
