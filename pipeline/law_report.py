@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pipeline.errors import LawBroken
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["LAWS", "MAX_EXAMPLES", "BakeFigures", "LawResult", "ValidationReport", "Violation", "judge"]
+__all__ = ["LAWS", "MAX_EXAMPLES", "VLM_LAWS", "BakeFigures", "LawResult", "ValidationReport", "Violation", "judge"]
 
 MAX_EXAMPLES = 10
 """Violations named per law; all are counted."""
@@ -30,6 +30,14 @@ LAWS = {
     8: "a saved state names the next step",
 }
 """The laws of design.md that a bake can show, by number. Law 9 needs the reference: tests/parity."""
+
+VLM_LAWS = {
+    **LAWS,
+    1: "media tokens match their pictures",
+    2: "documents add up",
+    3: "labels are the tokens that follow",
+}
+"""The same where they have a meaning for VLM packs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +86,19 @@ class BakeFigures:
         shards: Shards.
         lanes: Lanes.
         num_bytes: Bytes of all shards.
-        max_num_tokens: Budget of a pack.
-        tokens: "total", "text", "vit", "vae" → tokens.
+        max_num_tokens: Budget of a pack; without one the longest pack.
+        tokens: "total", and "text", "vit", "vae" or "text", "image", "video" → tokens, without alignment.
         fill: Mean, lowest and highest fraction of the budget that packs use; tenths of it → packs ("histogram").
-        images: "vit", "vae" (batch images) and "vae_stored" (pictures stored) → count.
-        groups: Group as the reference names it → "samples", "tokens", "empty" (all items dropped).
+        images: "vit", "vae" (batch images) and "vae_stored" (pictures stored), or "image" and "video" → count.
+        groups: Group as the reference names it (VLM: source) → "samples", "tokens", "empty" (all items dropped).
         sources: Source → its accounts as `dataset.json` has them.
         render_drops: Source → reason → the first rows, as "path:row (pack)".
         plan: The plan's own statistics, if the plan is there.
         counted: What a reference stream may do and an improved one would not → packs or samples.
+        recipe: Kind of recipe.
+        has_budget: Whether packs have a budget.
+        loss_tokens: Tokens that carry loss, where the recipe counts them.
+        num_bytes_of: "pixels_stored", and "pixels_float32" that the processor's own output would take → bytes (VLM).
     """
 
     packs: int
@@ -102,6 +114,10 @@ class BakeFigures:
     render_drops: dict[str, dict[str, list[str]]]
     plan: dict[str, Any] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
+    recipe: str = "bagel"
+    has_budget: bool = True
+    loss_tokens: int = 0
+    num_bytes_of: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +165,13 @@ def judge(
     violations: Iterable[Violation],
     notes: Iterable[str] = (),
     num_broken: int | None = None,
+    titles: Mapping[int, str] = LAWS,
 ) -> LawResult:
     """The result of a law from what broke it; `num_broken` where `violations` are only the first of more."""
     own = [violation for violation in violations if violation.law == law]
     return LawResult(
         law=law,
-        title=LAWS[law],
+        title=titles[law],
         num_checked=num_checked,
         num_broken=len(own) if num_broken is None else num_broken,
         examples=tuple(f"{violation.subject}: {violation.complaint}" for violation in own[:MAX_EXAMPLES]),

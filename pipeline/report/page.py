@@ -18,6 +18,13 @@ from pipeline.storage import Storage
 __all__ = ["page", "report_json", "write_report"]
 
 _TEMPLATE = "report.html"
+_KINDS = {
+    "vit": "ViT images",
+    "vae": "VAE images",
+    "vae_stored": "VAE pictures stored",
+    "image": "images",
+    "video": "videos",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,7 @@ def page(report: ValidationReport) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count="{:,}".format, percent="{:.1%}".format)
+    environment.filters.update(count="{:,}".format, percent="{:.1%}".format, kind=lambda name: _KINDS.get(name, name))
     figures = report.figures
     return environment.get_template(_TEMPLATE).render(
         report=report,

@@ -7,13 +7,16 @@ that a saved state resumes with the pack that comes next, for several world size
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import torch
+
+from loaders.batch import PackedBatch
 from loaders.dataset import PackedShards
 from loaders.errors import LoaderError
 from loaders.format import DatasetManifest
-from loaders.order import CanonicalOrder, position_of_step
+from loaders.order import CanonicalOrder, positions_of_step
 from loaders.reader import BakeReader
 from pipeline.law_report import LawResult, Violation, judge
 from pipeline.plan_table import PlanManifest
@@ -23,10 +26,16 @@ __all__ = ["check_order", "check_resume"]
 _PLACES = 5
 
 
-def check_order(manifest: DatasetManifest, order: CanonicalOrder, plan: PlanManifest | None) -> LawResult:
-    """Law 7: lanes hold what was planned, and canonical order is a bijection of them."""
+def check_order(
+    manifest: DatasetManifest,
+    order: CanonicalOrder,
+    plan: PlanManifest | None,
+    of_recipe: Sequence[Violation] = (),
+) -> LawResult:
+    """Law 7: lanes hold what was planned, canonical order is a bijection of them, and what the recipe adds."""
     lanes = _lanes(manifest, plan)
     violations = [Violation(law=7, subject=subject, complaint=complaint) for subject, complaint in lanes]
+    violations += of_recipe
     for position in _places(len(order)):
         lane, pack = order.pack_at(position)
         if order.position_of(lane, pack) != position:
@@ -70,29 +79,49 @@ def check_resume(bake: str, reader: BakeReader, storage_options: dict[str, objec
         dataset = PackedShards(bake, world_size - 1, world_size, fields=(), storage_options=storage_options)
         for position in _places(num_packs - world_size + 1):
             num_checked += 1
-            state = {"version": 1, "stream": dataset.stream, "epoch": 0, "position": position}
-            found = _next_packs(dataset, state)
-            wanted = [
-                reader.order.pack_at(
-                    position_of_step(step, world_size - 1, world_size, start=position, num_packs=num_packs)
-                )
-                for step in range(min(2, dataset.steps_from(position)))
-            ]
-            if found != wanted:
+            wanted = [_packs_of_step(dataset, step, position) for step in range(min(2, dataset.steps_from(position)))]
+            if complaint := _difference(dataset, position, wanted):
                 violations.append(
-                    Violation(
-                        law=8,
-                        subject=f"position {position} of {world_size} ranks",
-                        complaint=f"the next packs should be {wanted}, the loader gives {found}",
-                    )
+                    Violation(law=8, subject=f"position {position} of {world_size} ranks", complaint=complaint)
                 )
     return judge(8, num_checked, violations)
 
 
-def _next_packs(dataset: PackedShards, state: dict[str, object]) -> list[tuple[int, int]] | str:
+def _packs_of_step(dataset: PackedShards, step: int, position: int) -> list[tuple[int, int]]:
+    """(lane, pack) of what the dataset's rank should read in a step counted from a position of epoch 0."""
+    turns = positions_of_step(
+        step,
+        dataset.rank,
+        dataset.world_size,
+        start=position,
+        num_packs=len(dataset.reader.order),
+        tail=dataset.recipe.tail,
+        packs_per_batch=dataset.recipe.packs_per_batch,
+    )
+    return [dataset.pack_at(0, turn) for turn in turns]
+
+
+def _difference(dataset: PackedShards, position: int, wanted: list[list[tuple[int, int]]]) -> str:
+    """What is wrong with the batches that a state at a position of epoch 0 gives, "" if they are of these packs."""
     loader = dataset.loader()
     try:
-        loader.load_state_dict(state)
-        return [(batch.lane, batch.pack) for batch in islice(loader, 2)]
+        loader.load_state_dict({"version": 1, "stream": dataset.stream, "epoch": 0, "position": position})
+        found = list(islice(loader, 2))
+        read = dataset.reader.read
+        batches = [dataset.recipe.batch(0, [read(*place, frozenset()) for place in places]) for places in wanted]
     except LoaderError as error:
         return str(error)
+    same = len(found) == len(batches) and all(map(_are_equal, found, batches))
+    return "" if same else f"the next packs should be {wanted}, the loader gives others"
+
+
+def _are_equal(found: object, wanted: object) -> bool:
+    """Whether two batches hold the same packs."""
+    if isinstance(found, PackedBatch) and isinstance(wanted, PackedBatch):
+        return (found.lane, found.pack) == (wanted.lane, wanted.pack)
+    assert isinstance(found, dict)
+    assert isinstance(wanted, dict)
+    return found.keys() == wanted.keys() and all(
+        torch.equal(value, wanted[key]) if isinstance(value, torch.Tensor) else value == wanted[key]
+        for key, value in found.items()
+    )

@@ -1,6 +1,9 @@
 """Law 5: every row of every source is packed, dropped for a reason, discarded, waiting, not reached or in no lane.
 
-The plan's accounts, render's drops, the packs and the index are four witnesses; none may contradict another.
+The plan's accounts, render's drops, the packs and the index are four witnesses; none may contradict another. A VLM row
+that was replaced counts as dropped; what stands in its place is a *replacement*, a further copy of another row. Where
+render had to leave one of those out, a sidecar does not say which kind it was: then samples are held to the accounts in
+sum, and rows of a source only within the drops.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from pipeline.storage import Storage
 
 __all__ = ["check_rows", "read_plan"]
 
+REPLACED = "replaced: "
+"""Begins the reasons of rows in whose place another row is packed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Witnesses:
@@ -32,6 +38,7 @@ class _Witnesses:
     rendered_drops: Mapping[str, int]
     rows_in_packs: int | None
     rows_in_index: int | None
+    num_replaced: int  # rows of all sources that another stands in for
 
 
 def read_plan(storage: Storage, folder: BakeFolder) -> PlanManifest | None:
@@ -49,6 +56,7 @@ def check_rows(
     plan: PlanManifest | None,
     rows_in_packs: Counter[str] | None,
     drops: list[Drop],
+    num_replacements: int = 0,
 ) -> LawResult:
     """The accounts of every source, to the last row.
 
@@ -57,8 +65,9 @@ def check_rows(
         folder: The bake.
         manifest: Its `dataset.json`.
         plan: Its `plan.json`, if it is there.
-        rows_in_packs: Source → samples found in the shards; None where not every pack could be read.
+        rows_in_packs: Source → rows found in the shards in their own right; None where not every pack could be read.
         drops: Samples that render had to remove, from all sidecars.
+        num_replacements: Samples found in the shards that stand in for another row.
     """
     notes = [] if plan is not None else ["plan/plan.json is not here: the accounts of dataset.json stand alone"]
     violations: list[Violation] = []
@@ -67,6 +76,7 @@ def check_rows(
         dropped.setdefault(drop.source, Counter())[drop.reason] += 1
     if rows_in_packs is None:
         notes.append("some packs cannot be read (law 6): their samples were not counted again")
+    num_replaced = sum(_num_replaced(account) for account in manifest.rows.values())
     sources = manifest.rows.keys() | (rows_in_packs or {}).keys() | dropped.keys() | _sources_of(plan)
     for source in sorted(sources):
         rows_in_index = _rows_in_index(storage, folder, source)
@@ -80,10 +90,27 @@ def check_rows(
             rendered_drops=dropped.get(source, Counter()),
             rows_in_packs=None if rows_in_packs is None else rows_in_packs[source],
             rows_in_index=rows_in_index,
+            num_replaced=num_replaced,
         )
         complaints = _contradictions(witnesses, has_plan=plan is not None)
         violations += [Violation(law=5, subject=f"source {source}", complaint=complaint) for complaint in complaints]
+    if rows_in_packs is not None and (num_replaced or num_replacements):
+        packed = sum(once["packed"] for account in manifest.rows.values() for once in account["passes"])
+        held = sum(rows_in_packs.values()) + num_replacements
+        if packed + num_replaced - len(drops) != held:
+            complaint = (
+                f"{packed} rows were packed and {num_replaced} replaced, {len(drops)} dropped in render, and the "
+                f"shards hold {held}"
+            )
+            violations.append(Violation(law=5, subject="all sources", complaint=complaint))
     return judge(5, len(sources), violations, notes)
+
+
+def _num_replaced(account: Mapping[str, Any]) -> int:
+    """Rows of a source in whose place another row is packed."""
+    return sum(
+        count for once in account["passes"] for reason, count in once["dropped"].items() if reason.startswith(REPLACED)
+    )
 
 
 def _sources_of(plan: PlanManifest | None) -> set[str]:
@@ -113,8 +140,10 @@ def _contradictions(witnesses: _Witnesses, *, has_plan: bool) -> Iterator[str]:
             yield f"pass {number} drew {once['drawn']} rows and knows the fate of {fates}"
     packed = sum(once["packed"] for once in passes)
     in_render = sum(witnesses.rendered_drops.values())
-    if witnesses.rows_in_packs is not None and packed - in_render != witnesses.rows_in_packs:
-        yield f"{packed} rows were packed and {in_render} dropped in render, the shards hold {witnesses.rows_in_packs}"
+    most = packed if witnesses.num_replaced else packed - in_render
+    held = witnesses.rows_in_packs
+    if held is not None and not packed - in_render <= held <= most:
+        yield f"{packed} rows were packed and {in_render} dropped in render, the shards hold {held}"
     if account["dropped_in_render"] != dict(witnesses.rendered_drops):
         yield f"dataset.json counts the drops {account['dropped_in_render']}, sidecars {dict(witnesses.rendered_drops)}"
     first = passes[0]["drawn"] if passes else 0

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from loaders.errors import LoaderError
-from loaders.format import Drop, PackHeader, Sidecar, pack_key
+from loaders.format import Sidecar, pack_key
 from loaders.reader import BakeReader
-from loaders.shard import StoredPack
 from pipeline.bake import BakeFolder
-from pipeline.law_report import MAX_EXAMPLES, Violation
+from pipeline.law_report import Violation
 from pipeline.storage import Storage
-from pipeline.validate.packs import PackLimits, pack_violations
+from pipeline.validate.checks import RecipeChecks
+from pipeline.validate.findings import ShardFindings
 
-__all__ = ["ShardFindings", "ShardUnit", "check_shard"]
+__all__ = ["ShardUnit", "check_shard"]
 
 _CHUNK_BYTES = 8 << 20
 
@@ -30,43 +29,14 @@ class ShardUnit:
     reader: BakeReader
     folder: BakeFolder
     storage: Storage
-    limits: PackLimits
+    checks: RecipeChecks
     lane: int
     shard: int
 
 
-@dataclass(slots=True, kw_only=True)
-class ShardFindings:
-    """What one shard holds and what is wrong with it.
-
-    `broken` counts packs (laws 1 to 4) or the shard (law 6) by law; `violations` are the first few of each.
-    """
-
-    num_packs: int = 0
-    num_bytes: int = 0
-    broken: Counter[int] = field(default_factory=Counter)
-    violations: list[Violation] = field(default_factory=list)
-    tokens: Counter[str] = field(default_factory=Counter)
-    images: Counter[str] = field(default_factory=Counter)
-    counted: Counter[str] = field(default_factory=Counter)
-    group_samples: Counter[str] = field(default_factory=Counter)
-    group_tokens: Counter[str] = field(default_factory=Counter)
-    group_empty: Counter[str] = field(default_factory=Counter)
-    source_rows: Counter[str] = field(default_factory=Counter)
-    lengths: list[int] = field(default_factory=list)
-    drops: tuple[Drop, ...] = ()
-
-    def report(self, violations: list[Violation]) -> None:
-        """Count the laws that one pack, or the shard, breaks."""
-        for law in {violation.law for violation in violations}:
-            if self.broken[law] < MAX_EXAMPLES:
-                self.violations += [violation for violation in violations if violation.law == law][:2]
-            self.broken[law] += 1
-
-
 def check_shard(unit: ShardUnit) -> ShardFindings:
     """Read one shard twice, byte by byte and pack by pack. Damage is a finding, never an exception."""
-    findings = ShardFindings()
+    findings = ShardFindings(lane=unit.lane)
     name = unit.folder.shard(unit.lane, unit.shard)
     entry = unit.reader.manifest.lanes[unit.lane].shards[unit.shard]
     findings.num_packs, findings.num_bytes = entry.num_packs, entry.num_bytes
@@ -140,35 +110,8 @@ def _check_pack(unit: ShardUnit, findings: ShardFindings, number: int) -> None:
     except LoaderError as error:
         findings.report([Violation(law=6, subject=f"pack {key}", complaint=_first_clause(error))])
         return
-    arrays = {name: array.numpy() for name, array in stored.arrays.items()}
-    findings.report(pack_violations(key, stored.header, arrays, unit.limits))
-    _count(unit, findings, stored)
-
-
-def _count(unit: ShardUnit, findings: ShardFindings, stored: StoredPack[PackHeader]) -> None:
-    header, limits = stored.header, unit.limits
-    findings.lengths.append(header.sequence_length)
-    findings.tokens["total"] += header.sequence_length
-    for kind, name in (
-        ("text", "packed_text_indexes"),
-        ("vit", "packed_vit_token_indexes"),
-        ("vae", "packed_vae_token_indexes"),
-    ):
-        findings.tokens[kind] += stored.arrays[name].numel() if name in stored.arrays else 0
-    findings.images.update(
-        vit=len(header.vit_image_sizes), vae=len(header.vae_image_index), vae_stored=len(header.vae_image_sizes)
-    )
-    findings.counted["packs_above_max_num_tokens"] += header.sequence_length > limits.max_num_tokens
-    if limits.max_num_tokens_per_sample:
-        findings.counted["samples_above_max_num_tokens_per_sample"] += sum(
-            length > limits.max_num_tokens_per_sample for length in header.sample_lens
-        )
-    for length, indexes, origin in zip(header.sample_lens, header.batch_data_indexes, header.provenance, strict=False):
-        group = str(indexes.get("dataset_name", ""))
-        findings.group_samples[group] += 1
-        findings.group_tokens[group] += length
-        findings.group_empty[group] += length == 0
-        findings.source_rows[origin.source] += 1
+    findings.report(unit.checks.violations(key, stored))
+    unit.checks.count(findings, stored)
 
 
 def _compare_tokens(unit: ShardUnit, findings: ShardFindings, sidecar: Sidecar) -> None:

@@ -155,7 +155,7 @@ def write_vlm_bake(
     else:
         stored = epoch_order(rule, num_packs, world_size, epoch=0, lengths=lengths)[:num_packs].tolist()
         lanes = [stored[lane::world_size] for lane in range(world_size)]
-    entries, tokens = [], {"total": 0, "text": 0, "image": 0, "video": 0, "label": 0}
+    entries, tokens = [], dict.fromkeys(("total", "text", "media", "label", "patches", "float32_patches"), 0)
     for lane, numbers in enumerate(lanes):
         bounds = [*range(0, len(numbers), packs_per_shard), len(numbers)]
         shards = [
@@ -182,12 +182,10 @@ def write_vlm_bake(
         tokens=tokens,
         rows={
             "synthetic": {
-                "rows": num_rows,
-                "used": num_rows,
-                "replaced": {},
-                "dropped": {},
+                "passes": [{"drawn": num_rows, "packed": num_rows, "dropped": {}, "discarded": 0, "waiting": 0}],
                 "dropped_in_render": {},
-                "not_packed": 0,
+                "not_reached": 0,
+                "not_assigned": 0,
             }
         },
         seed=0,
@@ -289,10 +287,12 @@ def _write_shard(
             writer.add_pack(pack_key(lane, first + offset), header, arrays, {})
             types = arrays["mm_token_type_ids"]
             tokens["total"] += sum(header.seq_lens)
-            tokens["image"] += int((types == 1).sum())
-            tokens["video"] += int((types == 2).sum())
+            tokens["media"] += int((types > 0).sum())
             tokens["text"] += sum(header.seq_lens) - int((types > 0).sum())
             tokens["label"] += int((arrays["labels"] != -100).sum())
+            for name, array in arrays.items():
+                tokens["patches"] += len(array) * name.startswith("pixel_values")
+                tokens["float32_patches"] += len(array) * name.endswith("_f4")
         content = writer.finish()
     sidecar = to_json(
         Sidecar(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -130,3 +131,33 @@ def test_all_violations_are_counted_and_the_first_are_named(num_violations: int)
     result = judge(2, 30, every)
     assert result.num_broken == num_violations
     assert len(result.examples) == min(10, num_violations)
+
+
+def test_the_page_of_a_vlm_bake_shows_media_pixels_and_replaced_rows() -> None:
+    figures = dataclasses.replace(
+        FIGURES,
+        recipe="vlm",
+        tokens={"total": 240, "text": 120, "image": 80, "video": 40},
+        images={"image": 4, "video": 1},
+        groups={"chats": {"samples": 5, "tokens": 240, "empty": 0}},
+        sources={"chats": {**ACCOUNT, "passes": [{**ACCOUNT["passes"][0], "dropped": {"replaced: truncated": 2}}]}},  # type: ignore[index]
+        plan={},
+        counted={"replacements": 2, "packs_with_float_pixels": 0},
+        loss_tokens=77,
+        num_bytes_of={"pixels_stored": 1_000_000, "pixels_float32": 8_000_000},
+    )
+    html = page(dataclasses.replace(report(), figures=figures))
+    for shown in (
+        "77 of them carry loss",
+        "4 images; 1 videos",
+        "8.0 times as much",
+        "as a bfloat16 batch 4.0 MB",
+        "replaced: truncated",
+        "cut by max_packs",
+        "replacements: 2",
+    ):
+        assert shown in html, shown
+    assert "packs with float pixels" not in html
+    assert "of every step is padding" not in page(
+        dataclasses.replace(report(), figures=dataclasses.replace(figures, has_budget=False))
+    )
