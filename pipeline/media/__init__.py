@@ -2,7 +2,7 @@
 
     encoded bytes ──inspect_image──► ImageEntry: size, conditions, fault           (index: headers, no pixels if it can)
     size          ──planned_size───► the size the packer counts                    (plan)
-    encoded bytes ──decode_rgb─────► RGB image ──resize──► uint8 ──patchify──► rows (render)
+    encoded bytes ──decode_rgb─────► RGB image ──resample► uint8 ──patchify──► rows (render)
 
 Every verdict is Pillow's own, under the process-wide settings of the reference (`settings`). Nothing imports torch.
 
@@ -15,6 +15,7 @@ Every verdict is Pillow's own, under the process-wide settings of the reference 
     colour.py        any mode to RGB, orientation, and the corrections of both
     decode.py        decode_rgb
     resize.py        planned_size, resize
+    resample.py      resample: the pixels of resize, faster (_resample.c)
     patches.py       patchify, unpatchify, position_ids
     video.py         frame counts, frame choice, frames
 """

@@ -21,6 +21,10 @@ __all__ = ["MAX_IMAGE_PIXELS", "apply_pillow_settings", "strict_about_truncation
 MAX_IMAGE_PIXELS: Final = 200_000_000
 MAX_TEXT_CHUNK: Final = 1 << 30
 
+_BLOCK_BYTES: Final = 2**31 - 2**20
+"""More than a picture has: Pillow then keeps all its rows in one piece of memory, of just that size, which `resample`
+reads in place. Pillow's own 16 MiB would cut pictures above four megapixels into pieces."""
+
 _HUSH_PILLOW: Final = ("ignore", None, Warning, re.compile(r"PIL(\.|$)"), 0)
 
 
@@ -48,6 +52,9 @@ def apply_pillow_settings() -> None:
     Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS
     ImageFile.LOAD_TRUNCATED_IMAGES = cast("bool", _LENIENCY)
     PngImagePlugin.MAX_TEXT_CHUNK = MAX_TEXT_CHUNK
+    core = Image.core  # type: ignore[attr-defined]  # named by Pillow's documentation, not by its types
+    if core.get_block_size() != _BLOCK_BYTES:
+        core.set_block_size(_BLOCK_BYTES)
     if warnings.filters[:1] != [_HUSH_PILLOW]:
         warnings.filterwarnings("ignore", module=r"PIL(\.|$)")
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 from pipeline.media.decode import decode_rgb
 from pipeline.media.faults import ImageFault
-from pipeline.media.resize import resize
+from pipeline.media.resample import resample
 from pipeline.records import ImageEntry, IndexRow, ItemKind, PlannedSample, RowId
 from pipeline.sources.reader import Picture, PictureRequest
 
@@ -109,7 +109,7 @@ def _resized(
                 SIZE_CHANGED, f"{image.width}x{image.height} px instead of {entry.width_px}x{entry.height_px}"
             )
         for kind, (width_px, height_px) in sizes.items():
-            pixels[kind, number] = np.asarray(resize(image, width_px, height_px))
+            pixels[kind, number] = resample(image, width_px, height_px)
     return pixels
 
 
