@@ -8,6 +8,7 @@ Reference: nemo-automodel 0.7.0 `vlm.neat_packing_vlm._estimate_sample_length`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,19 +40,53 @@ def reference_length(
 def _media_tokens(meta: Mapping[str, Any], processor: VlmProcessor) -> int:
     sizes = [(int(entry[0]), int(entry[1])) for entry in meta.get("images_meta") or () if entry is not None]
     videos = [entry for entry in meta.get("videos_meta") or () if entry is not None]
-    return sum(processor.num_image_tokens(height, width) for height, width in sizes) + sum(
-        processor.num_video_tokens(_num_frames(entry, processor), int(entry[1]), int(entry[2])) for entry in videos
+    video_processor = getattr(processor.processor, "video_processor", None)
+    num_tokens = sum(processor.num_image_tokens(height, width) for height, width in sizes)
+    if video_processor is not None:
+        num_tokens += sum(_video_tokens(entry, video_processor) for entry in videos)
+    return num_tokens
+
+
+def _video_tokens(entry: Sequence[Any], processor: Any) -> int:
+    """Tokens of `[total_frames, height, width, fps, duration]`: a rule of its own, not the video processor's.
+
+    Frames, height and width share the pixel limits, as in Qwen3-VL, whatever the processor is (`_smart_resize_video`).
+    """
+    total, height, width, fps, duration = (
+        int(entry[0]),
+        int(entry[1]),
+        int(entry[2]),
+        float(entry[3]),
+        float(entry[4]),
     )
+    multiple, patch, merge = processor.temporal_patch_size, processor.patch_size, processor.merge_size
+    frames = _num_frames(total, fps, duration, processor)
+    factor = patch * merge
+    height_px, width_px = round(height / factor) * factor, round(width / factor) * factor
+    least, most = _pixel_limits(processor)
+    if frames * height_px * width_px > most:
+        shrink = math.sqrt(frames * height * width / most)
+        height_px = max(factor, math.floor(height / shrink / factor) * factor)
+        width_px = max(factor, math.floor(width / shrink / factor) * factor)
+    elif frames * height_px * width_px < least:
+        grow = math.sqrt(least / (frames * height * width))
+        height_px = math.ceil(height * grow / factor) * factor
+        width_px = math.ceil(width * grow / factor) * factor
+    patches = frames // multiple * (height_px // patch) * (width_px // patch)
+    return int(patches // merge**2)
 
 
-def _num_frames(entry: Sequence[Any], processor: VlmProcessor) -> int:
-    """Frames of `[total_frames, height, width, fps, duration]` by the estimate's own rule."""
-    video = processor.processor.video_processor
-    wanted_fps, most = getattr(video, "fps", 2.0) or 2.0, getattr(video, "max_frames", 768) or 768
-    least, multiple = getattr(video, "min_frames", 4) or 4, getattr(video, "temporal_patch_size", 2)
-    total, fps, duration = int(entry[0]), float(entry[3]), float(entry[4])
+def _num_frames(total: int, fps: float, duration: float, processor: Any) -> int:
     if total == 0 and fps > 0:
         total = int(duration * fps)
-    frames = max(1, int(total / fps * wanted_fps) if fps > 0 else int(duration * wanted_fps))
-    frames = max(least, min(total, most, frames))
+    wanted = max(1, int(total / fps * processor.fps) if fps > 0 else int(duration * processor.fps))
+    frames = int(max(processor.min_frames, min(total, processor.max_frames, wanted)))
+    multiple = int(processor.temporal_patch_size)
     return -(-frames // multiple) * multiple
+
+
+def _pixel_limits(processor: Any) -> tuple[int, int]:
+    size = dict(processor.size or {})
+    least = getattr(processor, "min_pixels", None) or size.get("min_pixels") or size.get("shortest_edge") or 128 * 128
+    most = getattr(processor, "max_pixels", None) or size.get("max_pixels") or size.get("longest_edge") or 16**2 * 49152
+    return int(least), int(most)

@@ -17,8 +17,9 @@ import tempfile
 import threading
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final, cast
 
 from pipeline.storage import Storage
@@ -83,11 +84,14 @@ class TarReader:
             copy.seek(offset)
             return copy.read(num_bytes)
 
-    def open(self, url: str) -> tuple[BinaryIO, bool]:
-        """The decompressed tar as a seekable file that the caller must not close, and whether it is whole."""
+    @contextmanager
+    def opened(self, url: str) -> Iterator[tuple[BinaryIO, bool]]:
+        """The decompressed tar as a seekable file, and whether it is whole."""
         if self._plain(url):
-            return self._storage.open(url), True
-        return self._copy(url)
+            with self._storage.open(url) as file:
+                yield file, True
+        else:
+            yield self._copy(url)
 
     def close(self) -> None:
         """Drop the temporary copies."""
@@ -127,13 +131,18 @@ class TarReader:
 
 def list_members(url: str, reader: TarReader) -> TarContent:
     """Read all headers of a tar; of the data, nothing."""
-    file, whole = reader.open(url)
+    with reader.opened(url) as (file, whole):
+        content = _listed(file)
+    return content if whole else replace(content, fault=content.fault or CUT)
+
+
+def _listed(file: BinaryIO) -> TarContent:
     file.seek(0, 2)
     num_bytes = file.tell()
     file.seek(0)
     members: list[TarMember] = []
     skipped: Counter[str] = Counter()
-    fault = "" if whole else CUT
+    fault = ""
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             while (entry := tar.next()) is not None:
