@@ -22,7 +22,7 @@ class BagelRecipe(Recipe[PackHeader, PackedBatch]):
     def __init__(self, manifest: DatasetManifest, order: CanonicalOrder, options: ReadOptions) -> None:
         self.packs_per_batch = 1
         self.tail: Tail = options.tail or "drop"
-        self.drop_last = options.drop_last
+        self.drop_last = False  # a batch is one pack: it is there or not
         self._order = order
         self._seed = manifest.seed if options.seed is None else options.seed
         self._window = options.shuffle_window if options.shuffle else 0

@@ -56,7 +56,7 @@ class PackedShards(IterableDataset[Any]):
         verify: Check checksums on first touch.
         tail: "drop" the last packs where there is not one more for every rank, or start over to have one ("repeat");
             default: the recipe's ("drop"; VLM: "repeat", as `DistributedSampler` does).
-        drop_last: Leave out a last batch of fewer packs than the others have.
+        drop_last: Leave out a last batch of fewer packs than the others have; default: as the bake's recipe says.
         shuffle: Read windows of packs in another order in each epoch after the first (not VLM).
         shuffle_window: Packs of a window; they stay together, which keeps reads sequential.
         redraw_timesteps: Draw new timesteps in each epoch after the first (not VLM).
@@ -82,7 +82,7 @@ class PackedShards(IterableDataset[Any]):
         fields: Iterable[str] | None = None,
         verify: bool = False,
         tail: Tail | None = None,
-        drop_last: bool = False,
+        drop_last: bool | None = None,
         shuffle: bool = False,
         shuffle_window: int = 16,
         redraw_timesteps: bool = False,

@@ -30,7 +30,7 @@ class ReadOptions:
     """What the caller of PackedShards asked for; None: what the recipe does by itself. See `PackedShards`."""
 
     tail: Tail | None = None
-    drop_last: bool = False
+    drop_last: bool | None = None
     shuffle: bool = False
     shuffle_window: int = 16
     redraw_timesteps: bool = False

@@ -65,7 +65,7 @@ class VlmRecipe(Recipe[VlmPackHeader, Batch]):
         self.settings = VlmSettings.of(manifest.settings)
         self.packs_per_batch = self.settings.local_batch_size
         self.tail: Tail = options.tail or "repeat"
-        self.drop_last = options.drop_last
+        self.drop_last = self.settings.drop_last if options.drop_last is None else options.drop_last
         self._order = order
         self._pixel_dtype = options.pixel_dtype or torch.bfloat16
         rule = OrderRule(
