@@ -122,10 +122,10 @@ class TarReader:
         by_name = "fileobj" if opener is gzip.GzipFile else "filename"
         with self._storage.open(url) as file, opener(**{by_name: file}) as source:
             try:
-                while block := source.read(_COPY_BYTES):
+                while block := source.read1(_COPY_BYTES):  # `read` would lose what came before a break
                     copy.write(block)
             except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, OSError):
-                return False  # what came before the break is in the copy
+                return False
         return True
 
 
@@ -153,6 +153,9 @@ def _listed(file: BinaryIO) -> TarContent:
                     fault = CUT
                 else:
                     members.append(TarMember(name=entry.name, offset=entry.offset_data, num_bytes=entry.size))
+            file.seek(tar.offset)
+            if any(file.read(tarfile.BLOCKSIZE)):  # neither the end nor a block of zeros: a header that is none
+                fault = CUT
     except (tarfile.TarError, UnicodeError, ValueError):
         fault = CUT if members or skipped else NOT_A_TAR
     return TarContent(members=tuple(members), skipped=dict(skipped), fault=fault)
