@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pipeline.plan.conversation_report import conversation_plan_table
 from pipeline.plan_table import PlanManifest
 
 __all__ = ["drops_by_reason", "plan_table", "written_bytes"]
@@ -25,9 +26,11 @@ def plan_table(manifest: PlanManifest, packs_per_core_second: float | None = Non
     """The plan as tables for a terminal.
 
     Args:
-        manifest: The finished plan.
+        manifest: The finished plan, of either recipe.
         packs_per_core_second: Measured speed of rendering, if there is one: gives the core-hours line.
     """
+    if manifest.statistics.get("recipe") == "vlm":
+        return conversation_plan_table(manifest)
     parts: list[RenderableType] = [
         _totals(manifest, packs_per_core_second),
         _groups(manifest),

@@ -8,25 +8,21 @@ from __future__ import annotations
 import copy
 import json
 import random
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from nemo_automodel.components.datasets.vlm.datasets import PreTokenizedDatasetWrapper, make_meta_dataset
 from nemo_automodel.components.datasets.vlm.neat_packing_vlm import _estimate_sample_length
 from nemo_automodel.components.datasets.vlm.samplers import LengthGroupedSampler
 from transformers import Qwen2_5_VLConfig
 
 from loaders import PackedShards
-from pipeline import stages
-from pipeline.config_reader import load_config
-from pipeline.executor import SilentProgress
 from pipeline.processor import VlmProcessor, load_processor
 from tests.datamaker.pictures import encode, picture
 from tests.datamaker.processor import write_processor
+from tests.datamaker.vlm_recipe import bake_vlm, write_vlm_recipe
 
 __all__ = ["World", "make_world", "read_batches"]
 
@@ -63,43 +59,17 @@ class World:
         image_cfg = LengthGroupedSampler._extract_image_config(self.processor.processor)
         return [int(_estimate_sample_length(row, image_cfg=image_cfg)) for row in self.reference_rows()]
 
-    def write_recipe(self, folder: Path, *, mrope: bool = False, **sections: dict[str, Any]) -> Path:
-        """An AutoModel recipe; `sections` are merged over its own."""
-        content: dict[str, Any] = {
-            "recipe": "FinetuneRecipeForVLM",
-            "model": {"pretrained_model_name_or_path": str(self.root / "model")},
-            "processor": {
-                "_target_": "transformers.AutoProcessor.from_pretrained",
-                "pretrained_model_name_or_path": str(self.root / "processor"),
-            },
-            "dataset": {
-                "_target_": "nemo_automodel.components.datasets.vlm.datasets.make_meta_dataset",
-                "path_or_dataset": self.meta,
-            },
-            "packed_sequence": {"pack_size": PACK_SIZE},
-            "dataloader": {"shuffle": True},
-            "step_scheduler": {"local_batch_size": 2},
-            "bake": {
-                "output": str(folder / "bake"),
-                "executor": "inline",
-                "max_dropped_fraction": 1.0,
-                "positions": "auto" if mrope else "one_dimensional",
-            },
-        }
-        for name, section in sections.items():
-            content.setdefault(name, {}).update(section)
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "recipe.yaml"
-        path.write_text(yaml.safe_dump(content))
-        return path
-
     def bake(self, folder: Path, *, mrope: bool = False, **sections: dict[str, Any]) -> Path:
         """Run all stages on the inline executor; the output folder."""
-        config = load_config(str(self.write_recipe(folder, mrope=mrope, **sections)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            stages.run(config, SilentProgress())
-        return Path(config.bake.output)
+        sections["packed_sequence"] = {"pack_size": PACK_SIZE, **sections.get("packed_sequence", {})}
+        recipe = write_vlm_recipe(
+            folder,
+            meta=Path(self.meta),
+            processor=self.root / "processor",
+            model=self.root / "model" if mrope else None,
+            **sections,
+        )
+        return Path(bake_vlm(recipe))
 
 
 def make_world(root: Path, *, num_rows: int = 40, seed: int = 0) -> World:
