@@ -92,7 +92,7 @@ class LaneStatistics:
             "tokens": {name: sum(group[name] for group in groups.values()) for name in ("text", "vit", "vae")},
             "groups": groups,
             "conditions": {source: _by_name(counts) for source, counts in sorted(self._conditions.items())},
-            "condition_examples": {source: rows for source, rows in sorted(self._examples.items())},
+            "condition_examples": dict(sorted(self._examples.items())),
             "aliased_images": self._aliased,
             "empty_samples": self._empty,
         }
