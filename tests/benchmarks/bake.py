@@ -11,7 +11,7 @@ from tests.benchmarks.photos import photo_recipe
 __all__ = ["run"]
 
 WORKER = "tests.benchmarks.worker"
-NUM_PACKS = 16
+NUM_PACKS = 24
 
 
 def run(folder: Path) -> bool:

@@ -20,9 +20,9 @@ VLM = {"image_stride": 14, "max_image_size": 980, "min_image_size": 378, "max_pi
 
 
 def _photos(seed: int, count: int) -> list[bytes]:
-    """JPEGs of one to four megapixels, quality 90."""
+    """JPEGs of one to six megapixels, quality 90."""
     draws = random.Random(seed)
-    sizes = [(1280, 960), (1600, 1200), (1024, 1536), (2048, 1365), (1920, 1080)]
+    sizes = [(1280, 960), (1600, 1200), (1024, 1536), (2048, 1365), (1920, 1080), (3000, 2000)]
     return [encode(picture(seed + number, *draws.choice(sizes)), "JPEG", quality=90) for number in range(count)]
 
 
