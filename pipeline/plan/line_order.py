@@ -65,7 +65,7 @@ def _extents(folder: BakeFolder, storage: Storage, index: SourceIndex) -> tuple[
     offsets, lengths = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for unit in index.units:
         with storage.open(folder.index_unit(index.source, unit.unit)) as file:
-            table = pq.read_table(file, columns=["line_offset", "line_num_bytes"])
+            table = pq.ParquetFile(file).read(columns=["line_offset", "line_num_bytes"])
         offsets.append(table.column("line_offset").to_numpy())
         lengths.append(table.column("line_num_bytes").to_numpy())
     return np.concatenate(offsets), np.concatenate(lengths)

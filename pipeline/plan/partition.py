@@ -49,7 +49,7 @@ class Partition:
     def _read(self) -> Iterator[LaneRow]:
         with self.storage.open(self.folder.assign(self.group, lane_name(self.lane))) as file:
             if self.assignment.form == "files":
-                for ordinal, unit in enumerate(pq.read_table(file).column("unit").to_pylist()):
+                for ordinal, unit in enumerate(pq.ParquetFile(file).read().column("unit").to_pylist()):
                     yield from self._unit_rows(unit, ordinal)
             else:
                 for batch in pq.ParquetFile(file).iter_batches(batch_size=BATCH_ROWS):

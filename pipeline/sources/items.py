@@ -9,7 +9,7 @@ from pipeline.config import BakeConfig, DatasetConfig, ImageTransformConfig
 from pipeline.media.resize import planned_size
 from pipeline.records import Condition, Dropped, ImageEntry, Item, ItemKind, RowId, Sample
 
-__all__ = ["PlannedImage", "image_item", "is_aliased", "num_stride_cells", "plan_image", "sample_of"]
+__all__ = ["PlannedImage", "image_item", "is_aliased", "num_stride_cells", "plan_image", "sample_of", "text_item"]
 
 PlannedImage = tuple[int, int, int]
 """Width, height and conditions of a planned image."""
@@ -68,6 +68,16 @@ def image_item(
     """The item of image number `image` of a row; its tokens are patches (ViT) or latent cells (VAE)."""
     width_px, height_px, _ = planned
     cell_px = dataset.vit_patch_size if kind is ItemKind.VIT else dataset.vae_image_downsample
+    return _image_item(kind, image, width_px, height_px, cell_px, loss, enable_cfg)
+
+
+# Items are immutable and few are different: looking one up costs a tenth of making it.
+
+
+@lru_cache(maxsize=1 << 14)
+def _image_item(
+    kind: ItemKind, image: int, width_px: int, height_px: int, cell_px: int, loss: bool, enable_cfg: bool
+) -> Item:
     return Item(
         kind=kind,
         loss=loss,
@@ -79,6 +89,12 @@ def image_item(
     )
 
 
+@lru_cache(maxsize=1 << 14)
+def text_item(text: int, num_tokens: int, loss: bool, enable_cfg: bool = False) -> Item:
+    """The item of text number `text` of a row."""
+    return Item(kind=ItemKind.TEXT, loss=loss, enable_cfg=enable_cfg, num_tokens=num_tokens, text=text)
+
+
 def sample_of(
     row_id: RowId,
     items: Sequence[Item],
@@ -88,7 +104,7 @@ def sample_of(
     bake: BakeConfig | None,
 ) -> Sample | Dropped:
     """The finished sample; a side longer than the position table is a condition, in an improved stream a fault."""
-    if any(is_aliased(item, dataset) for item in items if item.kind is not ItemKind.TEXT):
+    if any(is_aliased(item, dataset) for item in items if item.image >= 0):
         if bake is not None and bake.stream == "improved":
             return Dropped(reason="side_too_long")
         conditions |= int(Condition.ALIASED)

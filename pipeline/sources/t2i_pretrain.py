@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pipeline.config import BakeConfig, DatasetConfig, GroupConfig
-from pipeline.records import Draws, Dropped, IndexRow, Item, ItemKind, RowId, Sample
+from pipeline.records import Draws, Dropped, IndexRow, ItemKind, RowId, Sample
 from pipeline.sources.cells import measure_cell
 from pipeline.sources.draft import Draft
-from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of
+from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of, text_item
 from pipeline.sources.json_text import JsonFault, parse_json
 from pipeline.sources.settings import MeasureSettings
 from pipeline.storage import Storage
@@ -104,7 +104,7 @@ def draw(
     planned = plan_image(row.images[0], group.image_transform, bake)
     num_text_tokens = row.text_num_tokens[text]
     items = (
-        Item(kind=ItemKind.TEXT, enable_cfg=True, num_tokens=num_text_tokens, text=text),
+        text_item(text, num_text_tokens, loss=False, enable_cfg=True),
         image_item(ItemKind.VAE, 0, planned, dataset, loss=True),
     )
     return sample_of(

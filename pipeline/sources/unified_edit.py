@@ -23,7 +23,7 @@ from pipeline.config import BakeConfig, DatasetConfig, GroupConfig, ImageTransfo
 from pipeline.records import Draws, Dropped, IndexRow, Item, ItemKind, RowId, Sample
 from pipeline.sources.cells import measure_cell
 from pipeline.sources.draft import Draft
-from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of
+from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of, text_item
 from pipeline.sources.settings import MeasureSettings
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer, is_encodable
@@ -106,9 +106,7 @@ def draw(
         else:
             for image in range(start + 1, end + 1):
                 text = _choose(row, image - 1, draws)
-                chain.add_text(
-                    Item(kind=ItemKind.TEXT, enable_cfg=True, num_tokens=row.text_num_tokens[text], text=text)
-                )
+                chain.add_text(text_item(text, row.text_num_tokens[text], loss=False, enable_cfg=True))
                 chain.add_target(image)
                 if image != end:
                     chain.add_condition(image)

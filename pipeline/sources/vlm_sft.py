@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from pipeline.config import BakeConfig, DatasetConfig, FrameSamplerConfig, GroupConfig
 from pipeline.media.video import choose_folder_frames, choose_video_frames
-from pipeline.records import Condition, Draws, Dropped, Element, ImageEntry, IndexRow, Item, ItemKind, RowId, Sample
+from pipeline.records import Condition, Draws, Dropped, Element, IndexRow, Item, ItemKind, RowId, Sample
 from pipeline.sources.conversation import ConversationFault, Piece, first_turn_pieces, read_conversation
 from pipeline.sources.draft import Draft
-from pipeline.sources.items import PlannedImage, image_item, num_stride_cells, plan_image, sample_of
+from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of, text_item
 from pipeline.sources.json_text import JsonFault, parse_json
 from pipeline.sources.media_files import measure_file, measure_folder, measure_video
 from pipeline.sources.messages import as_conversation
@@ -28,7 +29,8 @@ from pipeline.tokenizer import Tokenizer, is_encodable
 __all__ = ["draw", "measure", "named_media"]
 
 
-_ELEMENTS = tuple(Element)
+_LOSS = attrgetter("loss")
+_TURN, _TEXT, _ANSWER, _IMAGE, _VIDEO = (int(element) for element in Element)
 BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -163,16 +165,22 @@ def draw(
         return Dropped(reason="no_frame_count")
     if row.fault:
         return Dropped(reason=row.fault)
-    entries = [row.images[number] if row.num_frames < 0 or row.video_is_folder else row.images[0] for number in numbers]
-    planned = [plan_image(entry, group.image_transform, bake, len(entries)) for entry in entries]
-    images = [image_item(ItemKind.VIT, number, size, dataset) for number, size in zip(numbers, planned, strict=True)]
+    is_video_file = row.num_frames >= 0 and not row.video_is_folder
+    transform, num_images = group.image_transform, len(numbers)
+    images: list[Item] = []
+    num_tokens, conditions = 0, row.conditions
+    for number in numbers:
+        entry = row.images[0 if is_video_file else number]
+        planned = plan_image(entry, transform, bake, num_images)
+        images.append(image_item(ItemKind.VIT, number, planned, dataset))
+        num_tokens += num_stride_cells(planned, transform)
+        conditions |= entry.conditions | planned[2]
     items, num_text_tokens, too_many = _lay_out(row, images, tokenizer, bake)
     if too_many:
         return Dropped(reason="too_many_placeholders")
-    if not any(item.loss for item in items):
+    if not any(map(_LOSS, items)):
         return Dropped(reason="no_loss")
-    num_tokens = num_text_tokens + sum(num_stride_cells(size, group.image_transform) for size in planned)
-    return sample_of(row_id, items, num_tokens, row.conditions | _conditions(entries, planned), dataset, bake)
+    return sample_of(row_id, items, num_tokens + num_text_tokens, conditions, dataset, bake)
 
 
 def _choose_frames(row: IndexRow, sampler: FrameSamplerConfig | None, draws: Draws) -> Sequence[int] | None:
@@ -183,13 +191,6 @@ def _choose_frames(row: IndexRow, sampler: FrameSamplerConfig | None, draws: Dra
         return choose(draws, sampler.min_num_frames, sampler.max_num_frames, row.num_frames)
     except ValueError:
         return None
-
-
-def _conditions(entries: Sequence[ImageEntry], planned: Sequence[PlannedImage]) -> int:
-    conditions = 0
-    for entry, (_, _, planned_conditions) in zip(entries, planned, strict=True):
-        conditions |= entry.conditions | planned_conditions
-    return conditions
 
 
 def _lay_out(
@@ -205,24 +206,24 @@ def _lay_out(
     items: list[Item] = []
     num_text_tokens = used = in_turn = 0
     for element, text in _elements(row, len(images), tokenizer, keep_control_text="control_tokens" in corrections):
-        if element is Element.TURN:
+        if text is not None:
+            items.append(text)
+            num_text_tokens += text.num_tokens
+        elif element == _TURN:
             in_turn = 0 if per_turn else in_turn
-        elif element is Element.IMAGE:
+        elif element == _IMAGE:
             if in_turn < len(images):
                 if used == len(images):
                     return items, num_text_tokens, True
                 items.append(images[used])
                 used += 1
             in_turn += 1
-        elif text is not None:
-            items.append(text)
-            num_text_tokens += text.num_tokens
     return items, num_text_tokens, False
 
 
 def _elements(
     row: IndexRow, num_images: int, tokenizer: Tokenizer, *, keep_control_text: bool
-) -> Iterator[tuple[Element, Item | None]]:
+) -> Iterator[tuple[int, Item | None]]:
     """The row's elements with videos expanded to images, each text as its item."""
     elements = row.elements
     if row.texts:  # the first turn, whose pieces depend on the number of frames drawn
@@ -234,14 +235,11 @@ def _elements(
         elements = elements[1:]
     text_number = 0
     for number in elements:
-        element = _ELEMENTS[number]
-        if element is Element.VIDEO:
-            for _ in range(num_images):
-                yield Element.IMAGE, None
-        elif element is Element.TEXT or element is Element.ANSWER:
-            num_tokens = row.text_num_tokens[text_number]
-            loss = element is Element.ANSWER
-            yield element, Item(kind=ItemKind.TEXT, loss=loss, num_tokens=num_tokens, text=text_number)
+        if number in (_TEXT, _ANSWER):
+            yield number, text_item(text_number, row.text_num_tokens[text_number], number == _ANSWER)
             text_number += 1
+        elif number == _VIDEO:
+            for _ in range(num_images):
+                yield _IMAGE, None
         else:
-            yield element, None
+            yield number, None
