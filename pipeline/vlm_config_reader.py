@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import Field
 
 from pipeline.config import Frozen
-from pipeline.config_bake import num_bytes_of, read_length, without_none
 from pipeline.config_check import checked, mapping_at
 from pipeline.config_document import Document, with_environment
 from pipeline.config_errors import Origin, config_error, nearest, unknown_key
@@ -26,8 +25,9 @@ from pipeline.config_overrides import Overrides
 from pipeline.config_paths import Paths
 from pipeline.errors import ConfigError
 from pipeline.storage import Storage
-from pipeline.vlm_config import VLM_CORRECTIONS, VlmBakeConfig, VlmConfig
-from pipeline.vlm_config_sources import COMMON_KEYS, SourcesRead, read_sources
+from pipeline.vlm_config import VlmBakeConfig, VlmConfig
+from pipeline.vlm_config_bake import read_vlm_bake, storage_options_of
+from pipeline.vlm_config_sources import COMMON_KEYS, read_sources
 
 __all__ = ["VLM_SECTIONS", "is_vlm_recipe", "read_vlm_config"]
 
@@ -47,15 +47,6 @@ VLM_SECTIONS = (
 RECIPE_NAME = "FinetuneRecipeForVLM"
 DEFAULT_SEED = 42
 DEFAULT_PACK_SIZE = 2048
-
-SWITCHES = ("packing", "order", "truncation", "positions", "mask", "max_retries")
-"""Keys of `bake` that are fields of VlmConfig itself."""
-
-IMPROVED_DEFAULTS: Mapping[str, object] = {
-    "on_bad_row": "drop",
-    "corrections": list(VLM_CORRECTIONS),
-    "check_images": "header",
-}
 
 
 class DatasetSpelling(Frozen):
@@ -157,11 +148,11 @@ def _config(sections: Mapping[str, object], ignored: tuple[str, ...], path: str,
             " section, or start from configs/vlm.yaml"
         )
     bake_section = dict(_section(sections, "bake", origin))
-    paths = Paths(config=path, storage=Storage(_storage_options(bake_section)))
+    paths = Paths(config=path, storage=Storage(storage_options_of(bake_section)))
     common = {name: value for name, value in section.items() if name in COMMON_KEYS and name != "_target_"}
     dataset = checked(DatasetSpelling, common, "dataset", origin)
     read = read_sources(section, paths, origin)
-    bake, switches = _bake(bake_section, read, origin)
+    bake, switches = read_vlm_bake(bake_section, read, origin)
     loader = checked(DataloaderSpelling, _without_target(sections, "dataloader", origin), "dataloader", origin)
     packing = _packing(sections, dataset, loader, bake, switches, origin)
     processor_path, arguments, model_path = _processor(sections, paths, origin)
@@ -198,47 +189,6 @@ def _section(sections: Mapping[str, object], name: str, origin: Origin) -> dict[
 
 def _without_target(sections: Mapping[str, object], name: str, origin: Origin) -> dict[str, object]:
     return {key: value for key, value in _section(sections, name, origin).items() if key != "_target_"}
-
-
-def _storage_options(bake: Mapping[str, object]) -> dict[str, object]:
-    options = bake.get("storage_options")
-    return cast("dict[str, object]", without_none(options)) if isinstance(options, dict) else {}
-
-
-def _bake(values: dict[str, object], read: SourcesRead, origin: Origin) -> tuple[VlmBakeConfig, dict[str, object]]:
-    """The `bake` section, and those of its keys that belong to the recipe."""
-    values.pop("recipe", None)
-    known = (*VlmBakeConfig.model_fields, *SWITCHES)
-    for name, value in values.items():
-        if name not in known:
-            raise unknown_key(f"bake.{name}", value, (*known, "recipe"), origin)
-    switches = {name: value for name, value in values.items() if name in SWITCHES and value is not None}
-    values = {name: value for name, value in values.items() if name not in SWITCHES}
-    if values.get("output") is None:
-        raise ConfigError(
-            f"'bake.output' is missing ({origin.where('bake')}): parbake must know where the bake goes;"
-            " write any folder or fsspec URL there, or give --output"
-        )
-    if values.get("length") is not None:
-        values["length"] = read_length(values["length"], origin).model_dump()
-    if isinstance(values.get("storage_options"), dict):
-        values["storage_options"] = without_none(values["storage_options"])
-    if isinstance(values.get("shard_bytes"), str):
-        values["shard_bytes"] = num_bytes_of(cast("str", values["shard_bytes"]), origin)
-    if values.get("stream") == "improved":
-        values = {**IMPROVED_DEFAULTS, **values}
-        switches.setdefault("truncation", "turns")
-    elif any(source.nemotron and source.nemotron.sampling == "reference" for source in read.sources):
-        values = {"on_bad_row": "drop", **values}  # ModelOpt replaces nothing
-    if values.get("on_bad_row") == "truncate":
-        values["on_bad_row"] = "drop"
-        switches.setdefault("truncation", "turns")
-    if values.get("corrections") in ("all", "none", None) and "corrections" in values:
-        values["corrections"] = list(VLM_CORRECTIONS) if values["corrections"] == "all" else []
-    for name in ("packing", "truncation"):
-        if switches.get(name) is False:
-            switches[name] = {"packing": "none", "truncation": "off"}[name]  # YAML 1.1 reads a bare `off` as false
-    return checked(VlmBakeConfig, values, "bake", origin), switches
 
 
 def _packing(
