@@ -3,7 +3,8 @@
     seed ──► scenes ("a red circle left of a blue square") ──► true texts: captions, edit instructions, answers
                   └──► pictures                                     └──► a tokenizer trained on them
 
-    write_demo(folder) writes t2i/*.parquet, edits/*.parquet, answers/answers.jsonl + media, tokenizer/, config.yaml
+    write_demo(folder) writes t2i/*.parquet, edits/*.parquet, answers/answers.jsonl + media, tokenizer/, config.yaml;
+                       chats/ and nemotron/ (the answers again, as VLM sources), model/, vlm.yaml, nemotron.yaml
 
 Scenes and texts are pure functions of a random stream, `drawing` makes pictures of scenes, `writing` files of both. The
 seed and the versions of Pillow, pyarrow and tokenizers decide every byte.

@@ -13,7 +13,7 @@ from pipeline.demo.edits import draw_chain
 from pipeline.demo.questions import comparison, motion, questions, riddle
 from pipeline.demo.scenes import draw_scene
 
-__all__ = ["CONTROL_TOKENS", "build_tokenizer"]
+__all__ = ["CHAT_TEMPLATE", "CONTROL_TOKENS", "build_tokenizer", "pretty"]
 
 CONTROL_TOKENS = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
@@ -24,7 +24,7 @@ _NUM_SCENES = 400
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_CHAT_TEMPLATE = (
+CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}"
     "{% else %}{% for part in message['content'] %}"
@@ -60,8 +60,8 @@ def build_tokenizer(folder: str) -> str:
     tokenizer.add_special_tokens(list(CONTROL_TOKENS))
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    (path / "tokenizer.json").write_text(_pretty(json.loads(tokenizer.to_str())), encoding="utf-8")
-    (path / "tokenizer_config.json").write_text(_pretty(_settings()), encoding="utf-8")
+    (path / "tokenizer.json").write_text(pretty(json.loads(tokenizer.to_str())), encoding="utf-8")
+    (path / "tokenizer_config.json").write_text(pretty(_settings()), encoding="utf-8")
     return folder
 
 
@@ -87,11 +87,12 @@ def _settings() -> dict[str, object]:
         "pad_token": "<|endoftext|>",
         "unk_token": None,
         "additional_special_tokens": list(CONTROL_TOKENS[1:]),
-        "chat_template": _CHAT_TEMPLATE,
+        "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": False,
         "model_max_length": 32768,
     }
 
 
-def _pretty(value: object) -> str:
+def pretty(value: object) -> str:
+    """JSON as people read it, the same bytes every time."""
     return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
