@@ -25,7 +25,11 @@ Piece = tuple[Element, str]
 
 
 class ConversationFault(Exception):
-    """The conversation cannot be used; the message is the reason."""
+    """The conversation cannot be used; the message is the reason. `turn` is the one at fault, if it is one's fault."""
+
+    def __init__(self, reason: str, turn: object = None) -> None:
+        super().__init__(reason)
+        self.turn = turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +93,7 @@ def read_conversation(
     conditions = Condition.NONE
     for number, turn in enumerate(turns):
         if not isinstance(turn, Mapping) or "from" not in turn:
-            raise ConversationFault("turn_without_from")
+            raise ConversationFault("turn_without_from", turn)
         speaker, value = turn["from"], turn.get("value")
         is_video_turn = number == 0 and num_frames >= 0
         if is_video_turn and not (isinstance(value, str) and VIDEO in value):
@@ -99,7 +103,7 @@ def read_conversation(
             if not keep_system_turns:
                 continue
         if not isinstance(value, str):
-            raise ConversationFault("turn_without_text")
+            raise ConversationFault("turn_without_text", turn)
         answers = speaker == "gpt"
         if is_video_turn and num_frames == 0:
             pieces += first_turn_pieces(answers, value, 0)

@@ -20,6 +20,7 @@ from pipeline.sources.conversation import ConversationFault, Piece, first_turn_p
 from pipeline.sources.draft import Draft
 from pipeline.sources.items import image_item, num_stride_cells, plan_image, sample_of, text_item
 from pipeline.sources.json_text import JsonFault, parse_json
+from pipeline.sources.lookup import explained, no_answer
 from pipeline.sources.media_files import measure_file, measure_folder, measure_video
 from pipeline.sources.messages import as_conversation
 from pipeline.sources.settings import MeasureSettings
@@ -58,9 +59,8 @@ def measure(
         )
     except ConversationFault as fault:
         after_draws = row.num_frames >= 0
-        return Draft(
-            row=replace(row, fault=str(fault), fault_after_draws=after_draws), detail="keys: " + ", ".join(record)
-        )
+        detail = explained(fault, record, line, improved=settings.improved)
+        return Draft(row=replace(row, fault=str(fault), fault_after_draws=after_draws), detail=detail)
     texts = [text for element, text in conversation.pieces if element in (Element.TEXT, Element.ANSWER)]
     if conversation.first_turn is not None and conversation.pieces[0][0] is Element.ANSWER:
         texts = texts[1:]
@@ -70,7 +70,11 @@ def measure(
     if row.conditions & Condition.PLACEHOLDERS and "placeholders" not in settings.corrections:
         return Draft(row=replace(row, fault="too_many_placeholders"))
     first_turn = () if conversation.first_turn is None else (conversation.first_turn,)
-    return Draft(row=replace(row, texts=first_turn), texts=texts, pieces=conversation.pieces or NO_PIECES)
+    answers = any(element is Element.ANSWER for element, _ in conversation.pieces)
+    detail = "" if answers and all(texts) else no_answer(record, line, improved=settings.improved)
+    return Draft(
+        row=replace(row, texts=first_turn), texts=texts, pieces=conversation.pieces or NO_PIECES, detail=detail
+    )
 
 
 NO_PIECES: tuple[Piece, ...] = ((Element.TURN, ""),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ class Served:
     """One sample of a pack."""
 
     texts: tuple[str, ...]
+    num_text_tokens: int
     pictures: tuple[np.ndarray[Any, Any], ...]  # uint8 [h, w, 3], ViT then VAE
     labels: tuple[str, ...]  # texts with loss
 
@@ -186,20 +188,21 @@ class Baked:
         pictures = [*_vit_pictures(pack), *_vae_pictures(pack)]
         splits = list(zip(_ends(header["split_lens"]), header["attn_modes"], strict=True))
         for (start, end), provenance in zip(_ends(header["sample_lens"]), header["provenance"], strict=True):
-            texts, labels = [], []
+            texts, labels, num_text_tokens = [], [], 0
             for (first, last), mode in splits:
                 if start <= first and last <= end and mode == "causal":
                     text = tokenizer.decode([ids[position] for position in range(first + 1, last - 1)])
                     texts.append(text)
+                    num_text_tokens += last - first
                     labels += [text] if first in with_loss else []
             own = tuple(picture for place, picture in pictures if start <= place < end)
             key = (provenance["source"], provenance["path"], provenance["row"])
-            yield key, Served(tuple(texts), own, tuple(labels))
+            yield key, Served(tuple(texts), num_text_tokens, own, tuple(labels))
 
 
 def _ends(lengths: Sequence[int]) -> list[tuple[int, int]]:
     ends = np.cumsum([0, *lengths]).tolist()
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(pairwise(ends))
 
 
 def _vit_pictures(pack: RawPack) -> Iterator[tuple[int, np.ndarray[Any, Any]]]:
