@@ -189,7 +189,8 @@ class IndexedUnit:
         num_rows: Rows of the unit, faulty ones included.
         row_group_sizes: Rows of each parquet row group; () for JSONL.
         fault: Reason the whole file could not be read, "" if it could (then it has no rows).
-        content: Fingerprint of the unit's rows (stamps left out) and its file's size; the same wherever the data lies.
+        content: Fingerprint of the unit's rows (stamps left out), its file's size and, of a JSONL, its lines' bytes; the
+            same wherever the data lies.
     """
 
     unit: str

@@ -39,11 +39,14 @@ class UnitEnd:
         row_group_sizes: Of a parquet file, () otherwise.
         fault: Why the whole file could not be read, "" if it could.
         unused: Rows that were only counted.
+        raw: Digest of the source bytes that the rows were read from, where they decide the order of the rows (JSONL
+            lines are sorted as they are written), "" otherwise.
     """
 
     row_group_sizes: tuple[int, ...] = ()
     fault: str = ""
     unused: int = 0
+    raw: str = ""
 
 
 def read_finished(spec: Unit) -> UnitResult | None:
@@ -90,7 +93,7 @@ def publish_unit(
         summary.unused = known.unused
         if known.fault:
             summary.examples[known.fault] = [spec.path, 0, "the whole file"]
-        digest.update(json.dumps([spec.identity.num_bytes, known.row_group_sizes, known.fault]).encode())
+        digest.update(json.dumps([spec.identity.num_bytes, known.row_group_sizes, known.fault, known.raw]).encode())
         result = UnitResult(
             indexed=IndexedUnit(
                 unit=spec.unit,

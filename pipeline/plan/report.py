@@ -38,6 +38,8 @@ def plan_table(manifest: PlanManifest, packs_per_core_second: float | None = Non
     drops = drops_by_reason(manifest)
     if drops:
         parts.append(_drops(manifest, drops))
+    if files := manifest.statistics.get("unreadable_files"):
+        parts.append(_unreadable_files(files))
     conditions = manifest.statistics["conditions"]
     if any(conditions.values()):
         parts.append(_conditions(conditions, manifest.statistics.get("condition_examples", {})))
@@ -153,6 +155,14 @@ def _drops(manifest: PlanManifest, drops: dict[str, dict[str, int]]) -> Table:
             first = next(iter(examples.get(source, {}).get(reason, [])), None)
             where = f"{first[0]} row {first[1]}" if first else ""
             table.add_row(Text(source), reason, f"{count:,}", f"{count / drawn[source]:.2%}", Text(where))
+    return table
+
+
+def _unreadable_files(files: dict[str, dict[str, list[str]]]) -> Table:
+    table = _table("files that cannot be read", "source", "reason", "files", "for example")
+    for source, reasons in files.items():
+        for reason, paths in reasons.items():
+            table.add_row(Text(source), reason, f"{len(paths):,}", Text(paths[0]))
     return table
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.bake import BakeFolder
@@ -65,7 +65,12 @@ def run_plan(
         special_tokens=dict(tokenizer.special_tokens),
         vocab_size=tokenizer.vocab_size,
         not_assigned=dict(item for assignment in assignments for item in assignment.not_assigned.items()),
-        statistics={**added(lane.statistics for lane in lanes), **_settings(config), "steps": _steps(config, lanes)},
+        statistics={
+            **added(lane.statistics for lane in lanes),
+            **_settings(config),
+            "steps": _steps(config, lanes),
+            "unreadable_files": _unreadable_files(indexes),
+        },
         versions=pixel_versions(),
     )
     storage.publish_bytes(folder.plan, manifest_to_json(manifest))
@@ -141,6 +146,16 @@ def _unit_done(lane: LanePlanned) -> UnitDone:
 
 def _source_names(config: Config) -> Iterable[str]:
     return (source.name for group in config.dataset.groups for source in group.sources)
+
+
+def _unreadable_files(indexes: Mapping[str, SourceIndex]) -> dict[str, dict[str, list[str]]]:
+    """Source → reason → files of which not one row is known."""
+    files: dict[str, dict[str, list[str]]] = {}
+    for source, index in indexes.items():
+        for unit in index.units:
+            if unit.fault:
+                files.setdefault(source, {}).setdefault(unit.fault, []).append(unit.path)
+    return files
 
 
 def _steps(config: Config, lanes: list[LanePlanned]) -> dict[str, Any]:

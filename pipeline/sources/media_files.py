@@ -31,6 +31,7 @@ __all__ = [
     "measure_folder",
     "measure_video",
     "media_stamp",
+    "refuse_expired_credentials",
 ]
 
 MISSING_FILE = "missing_file"
@@ -152,6 +153,19 @@ def measure_folder(reference: str, settings: MeasureSettings, storage: Storage) 
     return tuple(measure_file(reference + name, settings, storage, plain=True) for name in sort_frame_names(names))
 
 
+def refuse_expired_credentials(source: str, name: str, root: str, storage: Storage, error: PermissionError) -> None:
+    """A local file that may not be read is its own fault; an object store that refuses is not the object's.
+
+    Raises:
+        RunFailed: `root` is on an object store.
+    """
+    if storage.local_path(root) is None:
+        raise RunFailed(
+            f"{source}: {root!r} refuses to let {name!r} be read ({error}), as it does once credentials have expired. "
+            "Whether a row can be used must not depend on that. Renew the credentials and run the same command again."
+        ) from error
+
+
 def _guarded(
     reference: str, settings: MeasureSettings, storage: Storage, measure: Callable[[str], ImageEntry]
 ) -> ImageEntry:
@@ -164,7 +178,8 @@ def _guarded(
         reason = fault.reason
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         reason = MISSING_FILE
-    except PermissionError:
+    except PermissionError as error:
+        refuse_expired_credentials(settings.source, reference, settings.root, storage, error)
         reason = UNREADABLE_FILE
     except OSError as error:
         raise RunFailed(
