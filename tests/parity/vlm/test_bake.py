@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -23,13 +25,21 @@ from torch.utils.data import DataLoader, DistributedSampler
 from loaders.format import DatasetManifest, parse_dataset_manifest
 from pipeline.conversation_table import table_to_conversation_packs
 from pipeline.render.mrope import rope_index
+from tests.parity.decord_from_pyav import VideoReader
 from tests.parity.vlm.test_collation import assert_equal_batches
-from tests.parity.vlm.world import PACK_SIZE, World, make_world, read_batches
+from tests.parity.vlm.world import PACK_SIZE, World, make_video_world, make_world, read_batches
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def videos(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> World:
+    decord = SimpleNamespace(VideoReader=VideoReader, bridge=SimpleNamespace(set_bridge=lambda name: None))
+    monkeypatch.setitem(sys.modules, "decord", decord)
+    return make_video_world(tmp_path_factory.mktemp("videos"))
 
 
 def wrapped(world: World, **settings: Any) -> PreTokenizedDatasetWrapper:
@@ -139,6 +149,15 @@ def test_thd_batches_are_the_references(world: World, tmp_path: Path, cp_size: i
     )
     packs = reference_packs(world, mrope=mrope, sequence_alignment=2 * cp_size if cp_size > 1 else 1)
     collate = partial(packed_sequence_thd_vlm_collater, padding_idx=world.processor.pad_token_id, max_length=PACK_SIZE)
+    assert_equal_streams(read_batches(bake, 0, 1), reference_batches(packs, collate, 0, 1))
+
+
+@pytest.mark.parametrize("mrope", [False, True])
+def test_packs_with_videos_are_the_references(videos: World, tmp_path: Path, mrope: bool) -> None:
+    bake = videos.bake(tmp_path, mrope=mrope, packed_sequence={"balance_media_tokens": False})
+    packs = reference_packs(videos, mrope=mrope, balance_media_tokens=False)
+    assert planned_bins(bake) == packs.bins
+    collate = partial(neat_packed_vlm_collater, padding_idx=videos.processor.pad_token_id)
     assert_equal_streams(read_batches(bake, 0, 1), reference_batches(packs, collate, 0, 1))
 
 

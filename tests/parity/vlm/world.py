@@ -22,9 +22,10 @@ from loaders import PackedShards
 from pipeline.processor import VlmProcessor, load_processor
 from tests.datamaker.pictures import encode, picture
 from tests.datamaker.processor import write_processor
+from tests.datamaker.video import write_video
 from tests.datamaker.vlm_recipe import bake_vlm, write_vlm_recipe
 
-__all__ = ["World", "make_world", "read_batches"]
+__all__ = ["World", "make_video_world", "make_world", "read_batches"]
 
 PACK_SIZE = 240
 WORDS = ("the", "a", "red", "blue", "circle", "square", "dot", "line", "above", "below", "left", "right", "of", "and")
@@ -75,10 +76,7 @@ class World:
 def make_world(root: Path, *, num_rows: int = 40, seed: int = 0) -> World:
     """Write processor, model configuration, pictures and rows: some of text, some of several pictures or turns."""
     processor = load_processor(str(write_processor(root / "processor")))
-    tokens = processor.tokenizer.convert_tokens_to_ids
-    Qwen2_5_VLConfig(image_token_id=tokens("<|image_pad|>"), video_token_id=tokens("<|video_pad|>")).save_pretrained(
-        root / "model"
-    )
+    _write_model(root, processor)
     draws = random.Random(seed)
     media = root / "media"
     media.mkdir()
@@ -87,6 +85,39 @@ def make_world(root: Path, *, num_rows: int = 40, seed: int = 0) -> World:
     _write(world)
     _write_exact_lengths(world)
     return world
+
+
+def make_video_world(root: Path) -> World:
+    """Rows with a video, with a video and a picture, with text alone. Lengths are told whole (`_text_tokens`)."""
+    processor = load_processor(str(write_processor(root / "processor")))
+    _write_model(root, processor)
+    media = root / "media"
+    rows: list[dict[str, Any]] = []
+    for number, frames in enumerate((5, 8, 0, 12)):
+        shown = "<video>" * bool(frames) + "<image>" * (number == 1)
+        messages = [
+            {"role": "user", "content": f"{shown}what moves?"},
+            {"role": "assistant", "content": "the red dot " * (number + 1)},
+        ]
+        row: dict[str, Any] = {"messages": messages, "mm_inputs_meta": {}}
+        if frames:
+            write_video(media / f"{number}.mp4", frames, seed=number)
+            row["videos"] = [f"{number}.mp4"]
+        if number == 1:
+            (media / "1.png").write_bytes(encode(picture(1, 60, 90), "PNG"))
+            row["images"] = ["1.png"]
+        rows.append(row)
+    world = World(root=root, processor=processor, rows=rows)
+    _write(world)
+    _write_exact_lengths(world)
+    return world
+
+
+def _write_model(root: Path, processor: VlmProcessor) -> None:
+    tokens = processor.tokenizer.convert_tokens_to_ids
+    Qwen2_5_VLConfig(image_token_id=tokens("<|image_pad|>"), video_token_id=tokens("<|video_pad|>")).save_pretrained(
+        root / "model"
+    )
 
 
 def _row(number: int, media: Path, draws: random.Random) -> dict[str, Any]:
