@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import yaml
-
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
+from pipeline.committed import shortened
 from pipeline.config import LengthConfig
 from pipeline.config_writer import without_secrets
 from pipeline.errors import BakeConflict, RunFailed
@@ -61,8 +60,8 @@ def refuse_other_bake(storage: Storage, folder: BakeFolder, wanted: BakeIdentity
     ):
         if theirs and theirs != ours:
             raise _conflict(folder, f"shards of {name}")
-    if length is not None:
-        _refuse_shorter(storage, folder, length)
+    if length is not None and (longer := shortened(storage, folder, length)):
+        raise _conflict(folder, f"a longer bake ({longer})")
 
 
 def refuse_other_plan(storage: Storage, folder: BakeFolder, config_fingerprint: str) -> None:
@@ -113,19 +112,6 @@ def _any_sidecar(storage: Storage, folder: BakeFolder) -> str | None:
     except FileNotFoundError:
         return None
     return next((folder.join(f"shards/{name}") for name in names if name.endswith(".json")), None)
-
-
-def _refuse_shorter(storage: Storage, folder: BakeFolder, length: LengthConfig) -> None:
-    """A length in the same measure as the one that is there must not be smaller: shards are never taken back."""
-    try:
-        content = yaml.safe_load(storage.read_bytes(folder.config))
-        theirs = content["bake"]["length"]
-    except (FileNotFoundError, yaml.YAMLError, KeyError, TypeError):
-        return
-    for name, ours in length:
-        before = theirs.get(name)
-        if ours is not None and isinstance(before, int | float) and ours < before:
-            raise _conflict(folder, f"a longer bake ({name} {before}, now {ours})")
 
 
 def _conflict(folder: BakeFolder, what: str) -> BakeConflict:

@@ -116,6 +116,7 @@ def test_a_summary_counts_packs_shards_and_lanes(demo: Path, bake: Path) -> None
         ("bake.pixels=webp", "pixels raw instead of webp"),
         ("bake.shard_bytes=1MB", "instead of 1000000"),
         ("bake.length.packs_per_lane=2", "a longer bake"),
+        ("bake.length.tokens=100", "would end before the last of them with tokens 100"),
     ],
 )
 @pytest.mark.parametrize("unfinished", [False, True])
@@ -129,6 +130,29 @@ def test_another_bake_is_refused_and_left_as_it_is(
     with pytest.raises(BakeConflict, match=words):
         stages.run(settings(demo, bake, override))
 
+    assert contents(bake) == before
+
+
+def test_epochs_that_a_bake_has_reached_are_no_extension(demo: Path, tmp_path: Path) -> None:
+    stages.run(settings(demo, tmp_path / "out", "bake.length.epochs=1"))
+    num_packs = stages.plan(settings(demo, tmp_path / "out", "bake.length.epochs=1")).lanes[0].num_packs
+    stages.run(settings(demo, tmp_path / "out", f"bake.length.packs_per_lane={num_packs + 1}"))
+    before = contents(tmp_path / "out")
+
+    with pytest.raises(BakeConflict, match="all that epochs 1 asks for"):
+        stages.run(settings(demo, tmp_path / "out", "bake.length.epochs=1"))
+
+    assert contents(tmp_path / "out") == before
+
+
+def test_a_longer_plan_that_was_never_rendered_binds_nobody(demo: Path, bake: Path) -> None:
+    stages.run(settings(demo, bake))
+    before = contents(bake)
+
+    stages.plan(settings(demo, bake, "bake.length.packs_per_lane=9"))
+
+    assert stages.validate_bake(str(bake), str(bake.parent / "report")).broken is None
+    stages.run(settings(demo, bake))
     assert contents(bake) == before
 
 

@@ -20,6 +20,7 @@ from loaders.order import CanonicalOrder, positions_of_step
 from loaders.reader import BakeReader
 from pipeline.law_report import LawResult, Violation, judge
 from pipeline.plan_table import PlanManifest
+from pipeline.validate.rows import NO_PLAN
 
 __all__ = ["check_order", "check_resume"]
 
@@ -42,7 +43,7 @@ def check_order(
             violations.append(
                 Violation(law=7, subject=f"position {position}", complaint=f"is not where pack {pack} of {lane} is")
             )
-    notes = [] if plan is not None else ["plan/plan.json is not here: lanes were not compared with it"]
+    notes = [] if plan is not None else [f"{NO_PLAN}: lanes were not compared with it"]
     return judge(7, len(manifest.lanes), violations, notes)
 
 

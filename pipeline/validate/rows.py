@@ -21,7 +21,9 @@ from pipeline.law_report import LawResult, Violation, judge
 from pipeline.plan_table import PlanManifest, manifest_from_json
 from pipeline.storage import Storage
 
-__all__ = ["check_rows", "read_plan"]
+__all__ = ["NO_PLAN", "check_rows", "read_plan"]
+
+NO_PLAN = "plan/plan.json is not here or plans a longer bake that is not rendered yet"
 
 REPLACED = "replaced: "
 """Begins the reasons of rows in whose place another row is packed."""
@@ -41,12 +43,31 @@ class _Witnesses:
     num_replaced: int  # rows of all sources that another stands in for
 
 
-def read_plan(storage: Storage, folder: BakeFolder) -> PlanManifest | None:
-    """`plan.json`, or None where only the shards were copied."""
+def read_plan(storage: Storage, folder: BakeFolder, manifest: DatasetManifest) -> PlanManifest | None:
+    """`plan.json`, or None where only the shards were copied, or a longer bake is planned and not yet rendered.
+
+    The finished bake is what it was; the longer plan is judged when its shards are there.
+    """
     try:
-        return manifest_from_json(storage.read_bytes(folder.plan))
+        plan = manifest_from_json(storage.read_bytes(folder.plan))
     except FileNotFoundError:
         return None
+    return None if _continues(plan, manifest) else plan
+
+
+def _continues(plan: PlanManifest, manifest: DatasetManifest) -> bool:
+    """Whether another plan of this stream has all closed shards of the bake and more packs."""
+    theirs, ours = ({**prints, "plan": ""} for prints in (plan.fingerprints, manifest.fingerprints))
+    if plan.fingerprints["plan"] == manifest.fingerprints["plan"] or plan.stream != manifest.stream or theirs != ours:
+        return False
+    lanes = list(zip(plan.lanes, manifest.lanes, strict=False))
+    closed = all(
+        [shard.num_packs for shard in planned.shards[: len(baked.shards) - 1]]
+        == [shard.num_packs for shard in baked.shards[:-1]]
+        for planned, baked in lanes
+    )
+    longer = [planned.num_packs - baked.num_packs for planned, baked in lanes]
+    return closed and len(plan.lanes) == len(manifest.lanes) and min(longer) >= 0 and max(longer) > 0
 
 
 def check_rows(
@@ -69,7 +90,7 @@ def check_rows(
         drops: Samples that render had to remove, from all sidecars.
         num_replacements: Samples found in the shards that stand in for another row.
     """
-    notes = [] if plan is not None else ["plan/plan.json is not here: the accounts of dataset.json stand alone"]
+    notes = [] if plan is not None else [f"{NO_PLAN}: the accounts of dataset.json stand alone"]
     violations: list[Violation] = []
     dropped: dict[str, Counter[str]] = {}
     for drop in drops:

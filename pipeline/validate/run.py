@@ -61,7 +61,7 @@ def validate(
         findings.append(found)
         progress.advance(UnitDone(packs=found.num_packs, num_bytes=found.num_bytes))
     progress.finish()
-    plan = read_plan(storage, folder)
+    plan = read_plan(storage, folder, manifest)
     drops = [drop for found in findings for drop in found.drops]
     every_pack_was_read = all(len(found.lengths) == found.num_packs for found in findings)
     source_rows = sum((found.source_rows for found in findings), Counter[str]()) if every_pack_was_read else None
