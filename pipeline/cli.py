@@ -149,15 +149,16 @@ def inspect(
     world_size: Annotated[int | None, typer.Option(min=1, help="Number of data-parallel ranks.")] = None,
     html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a page with the pictures.")] = None,
 ) -> None:
-    """Show what is in one pack: source rows, texts, pictures, splits, losses."""
+    """Show what is in a pack, or in all packs of a step: source rows, texts, pictures, splits, losses."""
     with _exit_codes():
-        where = _position(position, step, rank, world_size)
-        from pipeline.inspect import describe, print_pack, write_page
+        where = _place(position, step, rank, world_size)
+        from pipeline import inspect as inspection
 
-        pack = describe(bake, where)
-        print_pack(pack)
+        packs = [inspection.describe(bake, where)] if isinstance(where, int) else inspection.describe_step(bake, *where)
+        for pack in packs:
+            inspection.print_pack(pack)
         if html is not None:
-            write_page(pack, html)
+            inspection.write_page(packs, html)
             _print(f"wrote {html}")
 
 
@@ -187,8 +188,10 @@ def _settings(
     return settings
 
 
-def _position(position: int | None, step: int | None, rank: int | None, world_size: int | None) -> int:
-    """The position asked for: given, or `step * world_size + rank`."""
+def _place(
+    position: int | None, step: int | None, rank: int | None, world_size: int | None
+) -> int | tuple[int, int, int]:
+    """The place asked for: a position, or (step, rank, world size)."""
     if position is not None:
         if (step, rank, world_size) != (None, None, None):
             raise typer.BadParameter("give either --position, or --step with --rank and --world-size")
@@ -197,7 +200,7 @@ def _position(position: int | None, step: int | None, rank: int | None, world_si
         raise typer.BadParameter("give --position, or --step with --rank and --world-size")
     if rank >= world_size:
         raise typer.BadParameter(f"--rank {rank} is not below --world-size {world_size}")
-    return step * world_size + rank
+    return step, rank, world_size
 
 
 @contextlib.contextmanager

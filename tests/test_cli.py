@@ -197,20 +197,22 @@ def test_inspect_asks_for_one_place(arguments: tuple[str, ...], words: str) -> N
     assert words in result.stderr
 
 
-def test_inspect_counts_positions_over_steps_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_passes_on_a_step_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     import pipeline.inspect
 
     seen: list[object] = []
 
-    def record(bake: str, position: int) -> Any:
-        seen.append((bake, position))
+    def record(bake: str, *place: int) -> Any:
+        seen.append((bake, *place))
         raise errors.ConfigError("enough")
 
     monkeypatch.setattr(pipeline.inspect, "describe", record)
+    monkeypatch.setattr(pipeline.inspect, "describe_step", record)
 
     parbake("inspect", "/bake", "--step", "7", "--rank", "2", "--world-size", "4")
+    parbake("inspect", "/bake", "--position", "3")
 
-    assert seen == [("/bake", 30)]
+    assert seen == [("/bake", 7, 2, 4), ("/bake", 3)]
 
 
 def test_a_wrong_command_or_flag_exits_with_2() -> None:

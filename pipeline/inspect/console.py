@@ -16,8 +16,8 @@ __all__ = ["heading", "loss_text", "print_pack", "printable", "sample_heading", 
 
 PIPE_COLUMNS = 140
 
-_STYLES = {"text": "green", "vit": "cyan", "vae": "magenta"}
-_NAMES = {"text": "text", "vit": "ViT image", "vae": "VAE image"}
+_STYLES = {"text": "green", "vit": "cyan", "vae": "magenta", "image": "cyan", "video": "yellow"}
+_NAMES = {"text": "text", "vit": "ViT image", "vae": "VAE image", "image": "image", "video": "video"}
 
 
 def print_pack(pack: PackView, console: Console | None = None) -> None:
@@ -71,6 +71,8 @@ def tables(pack: PackView) -> Iterator[tuple[str, Table]]:
                 loss_text(split),
                 Text(_content(split)),
             )
+        for fact in sample.facts:
+            table.add_row("", "", "", "", "", Text(printable(fact), style="dim"))
         for item in sample.dropped:
             table.add_row("", "", "", "", "", Text(f"dropped as a condition: {item}", style="dim"))
         yield sample_heading(number, sample), table
@@ -79,7 +81,8 @@ def tables(pack: PackView) -> Iterator[tuple[str, Table]]:
 def loss_text(split: SplitView) -> str:
     """What the split is trained on: `cross entropy on 12, weight 3.5`, `flow matching, timestep -0.31`, or nothing."""
     if split.num_loss_tokens:
-        return f"CE on {split.num_loss_tokens:,}, weight {split.loss_weight:.3g}"
+        weight = f", weight {split.loss_weight:.3g}" if split.loss_weight else ""
+        return f"CE on {split.num_loss_tokens:,}{weight}"
     return "" if math.isnan(split.timestep) else f"MSE, timestep {split.timestep:.4g}"
 
 
@@ -101,4 +104,6 @@ def _content(split: SplitView) -> str:
         height_px, width_px = split.pixels.shape[:2]
         picture = f", picture {split.stored_picture}" if split.kind == "vae" else ""
         return f"{width_px}x{height_px} px, {split.grid[0]}x{split.grid[1]} cells{picture}"
+    if split.kind in ("image", "video"):
+        return "the rest of it"
     return " ".join(str(token) for token in split.token_ids) if split.text is None else printable(split.text)

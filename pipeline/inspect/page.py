@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -20,8 +21,8 @@ __all__ = ["page", "write_page"]
 _TEMPLATE = "pack.html"
 
 
-def page(pack: PackView) -> str:
-    """The page's HTML."""
+def page(*packs: PackView) -> str:
+    """The page's HTML: the packs one after another."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -30,12 +31,12 @@ def page(pack: PackView) -> str:
         lstrip_blocks=True,
     )
     environment.globals.update(heading=heading, sample_heading=sample_heading, loss_text=loss_text, picture=data_uri)
-    return environment.get_template(_TEMPLATE).render(pack=pack)
+    return environment.get_template(_TEMPLATE).render(packs=packs)
 
 
-def write_page(pack: PackView, url: str) -> None:
-    """Publish the page at `url` (any fsspec URL or local path)."""
-    Storage().publish_bytes(url, page(pack).encode("utf-8"))
+def write_page(packs: Sequence[PackView], url: str) -> None:
+    """Publish the page of some packs at `url` (any fsspec URL or local path)."""
+    Storage().publish_bytes(url, page(*packs).encode("utf-8"))
 
 
 def data_uri(pixels: npt.NDArray[np.uint8]) -> str:

@@ -19,7 +19,7 @@ from loaders.format import DatasetManifest, PackHeader
 from pipeline.errors import Bug
 from pipeline.media.patches import unpatchify
 
-__all__ = ["Decode", "PackView", "SampleView", "SplitView", "view_pack"]
+__all__ = ["Arrays", "Decode", "PackView", "Pixels", "SampleView", "SplitView", "view_pack"]
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids → text."""
@@ -44,12 +44,12 @@ class SplitView:
         num_loss_tokens: Tokens that the cross entropy is taken of.
         loss_weight: Sum of their weights.
         timestep: Flow-matching timestep of a noised VAE image, NaN otherwise.
-        pixels: The picture, uint8 [height, width, 3]; None for a text.
+        pixels: The picture, uint8 [height, width, 3], of a video all frames side by side; None for a text.
         grid: Rows and columns of its patches or latent cells.
         stored_picture: For a VAE image, number of the stored picture in the pack; the same number, the same picture.
     """
 
-    kind: Literal["text", "vit", "vae"]
+    kind: Literal["text", "vit", "vae", "image", "video"]
     mode: str
     start: int
     num_tokens: int
@@ -74,7 +74,8 @@ class SplitView:
 class SampleView:
     """One sample: the source row behind it, and its splits.
 
-    `dropped` describes the items that condition dropout took out, as far as the plan is there to say so.
+    `dropped` describes the items that condition dropout took out, as far as the plan is there to say so; `facts` are
+    sentences on what else became of the row.
     """
 
     source: str
@@ -85,6 +86,7 @@ class SampleView:
     num_tokens: int
     splits: tuple[SplitView, ...]
     dropped: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
