@@ -89,6 +89,8 @@ def run_conversation_plan(
     if config.order == "length_grouped":
         lengths = np.concatenate([data_set.packed.order_lengths for data_set in data_sets])
         storage.publish_bytes(folder.join(LENGTHS_PATH), npy(lengths.astype("<i4")))
+    elif storage.exists(folder.join(LENGTHS_PATH)):
+        storage.remove(folder.join(LENGTHS_PATH))  # of an earlier plan with another order
     manifest = PlanManifest(
         stream=stream,
         fingerprints={
