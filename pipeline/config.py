@@ -18,7 +18,8 @@ __all__ = [
     "SourceConfig",
 ]
 
-GroupKind = Literal["t2i_pretrain", "unified_edit", "vlm_sft"]
+GroupKind = Literal["t2i_pretrain", "unified_edit", "vlm_sft", "nemotron_vlm"]
+LINE_KINDS = ("vlm_sft", "nemotron_vlm")
 Correction = Literal[
     "exif", "alpha", "sixteen_bit", "truncated", "resize_area", "system_turns", "control_tokens", "placeholders"
 ]
@@ -84,8 +85,13 @@ class GroupConfig(Frozen):
     vit_image_transform: ImageTransformConfig | None = None  # unified_edit
     parquet_info: dict[str, int] | None = None  # unified_edit: path → row groups, as written inline in the group
     frame_sampler: FrameSamplerConfig | None = None  # vlm_sft
-    shuffle_lines: bool = False  # vlm_sft
-    shuffle_seed: int = 0  # vlm_sft
+    shuffle_lines: bool = False  # kinds that read lines
+    shuffle_seed: int = 0  # kinds that read lines
+
+    @property
+    def reads_lines(self) -> bool:
+        """Its rows are the lines of JSONL files, and its images ViT images."""
+        return self.kind in LINE_KINDS
 
 
 class DatasetConfig(Frozen):

@@ -13,6 +13,7 @@ from typing import get_args
 from pydantic import Field
 
 from pipeline.config import (
+    LINE_KINDS,
     FrameSamplerConfig,
     Frozen,
     GroupConfig,
@@ -33,17 +34,18 @@ REQUIRED: Mapping[str, tuple[str, ...]] = {
     "t2i_pretrain": ("image_transform_args",),
     "unified_edit": ("image_transform_args", "vit_image_transform_args"),
     "vlm_sft": ("image_transform_args", "frame_sampler_args"),
+    "nemotron_vlm": ("image_transform_args",),
 }
 """Keys without which the reference's constructor of a kind raises."""
 
-KIND_ONLY: Mapping[str, str] = {
-    "vit_image_transform_args": "unified_edit",
-    "parquet_info": "unified_edit",
-    "frame_sampler_args": "vlm_sft",
-    "shuffle_lines": "vlm_sft",
-    "shuffle_seed": "vlm_sft",
+KIND_ONLY: Mapping[str, tuple[str, ...]] = {
+    "vit_image_transform_args": ("unified_edit",),
+    "parquet_info": ("unified_edit",),
+    "frame_sampler_args": ("vlm_sft",),
+    "shuffle_lines": LINE_KINDS,
+    "shuffle_seed": LINE_KINDS,
 }
-"""Keys that only one kind of group takes."""
+"""Keys that only some kinds of group take."""
 
 
 class ParquetInfoSpelling(Frozen):
@@ -161,15 +163,15 @@ def _check_keys_of_kind(spelling: GroupSpelling, kind: str, key: str, origin: Or
                 f"'{key}.{name}' is missing ({origin.where(key)}): a group of kind {kind} cannot be read without it,"
                 " here or in AutoModel; add it"
             )
-    for name, owner in KIND_ONLY.items():
+    for name, owners in KIND_ONLY.items():
         value = getattr(spelling, name)
-        if value is not None and kind != owner:
+        if value is not None and kind not in owners:
             raise config_error(
                 f"{key}.{name}",
                 value,
                 origin,
                 wrong=f"but the group is of kind {kind}",
-                why=f"only {owner} takes it, and AutoModel would refuse the recipe",
+                why=f"only {' and '.join(owners)} takes it, and AutoModel would refuse the recipe",
                 remedy="remove it",
             )
 
@@ -211,11 +213,15 @@ def _source(
             why="it counts files or lines to take",
             remedy="write how many to take",
         )
+    data_dir = paths.resolve(spelling.data_dir)
+    jsonl_path = _resolved(spelling.jsonl_path, paths)
+    if kind == "nemotron_vlm" and jsonl_path is None:
+        jsonl_path = f"{data_dir.rstrip('/')}/{dataset}/{dataset}.jsonl"  # the set's own layout
     return SourceConfig(
         name=f"{group}/{dataset}",
-        data_dir=paths.resolve(spelling.data_dir),
+        data_dir=data_dir,
         num_used_data=num_used_data,
-        jsonl_path=_resolved(spelling.jsonl_path, paths),
+        jsonl_path=jsonl_path,
         parquet_info_path=_resolved(spelling.parquet_info_path, paths),
     )
 

@@ -98,7 +98,7 @@ def _check_strides(group: GroupConfig, dataset: DatasetConfig, origin: Origin) -
     """Sides are multiples of the stride, so the stride must be one of the patch or latent cell."""
     patch = ("vit_patch_size", dataset.vit_patch_size)
     cell = ("vae_image_downsample", dataset.vae_image_downsample)
-    image = patch if group.kind == "vlm_sft" else cell
+    image = patch if group.reads_lines else cell
     for name, transform, (unit, unit_px) in (
         ("image_transform_args", group.image_transform, image),
         ("vit_image_transform_args", group.vit_image_transform, patch),

@@ -60,7 +60,7 @@ def _group(group: GroupConfig) -> dict[str, object]:
         spelled["parquet_info"] = {
             without_secrets(path): {"num_row_groups": count} for path, count in group.parquet_info.items()
         }
-    if group.kind == "vlm_sft":
+    if group.reads_lines:
         spelled.update(shuffle_lines=group.shuffle_lines, shuffle_seed=group.shuffle_seed)
     return spelled
 

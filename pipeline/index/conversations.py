@@ -11,7 +11,7 @@ from pipeline.errors import SourceError
 from pipeline.executor import Executor, Progress
 from pipeline.fingerprint import fingerprint
 from pipeline.index.conversation_unit import ConversationUnit, index_conversation_unit
-from pipeline.index.members import ListedTar, list_tars, unused_members
+from pipeline.index.members import ListedTar, list_tars, named_places, unused_members
 from pipeline.index.records import NO_FILE
 from pipeline.index.stage import index_sources, unit_name
 from pipeline.processor import VlmProcessor
@@ -62,7 +62,8 @@ class _Source:
         """What the tars hold that no row uses, entries that are no files, and tars that break off."""
         if not self.tars:
             return {}
-        return {"tars": unused_members(self.tars, [spec.target for spec in self.specs], storage)}
+        named = named_places([spec.target for spec in self.specs], storage)
+        return {"tars": unused_members(self.tars, named, storage)}
 
     def rows_unused(self, storage: Storage) -> int:
         return 0
@@ -180,8 +181,11 @@ def _nemotron_source(
     source, storage = settings.source, making.storage
     told = source.nemotron
     assert told is not None
-    shards = {subset: nemotron.list_shards(source, subset, storage) for subset in told.subsets}
-    listed = list_tars(source, shards, making.folder, storage, executor, progress)
+    shards = {
+        subset: nemotron.list_shards(source.name, source.path, subset, storage, told.max_shards)
+        for subset in told.subsets
+    }
+    listed = list_tars(source.name, source.path, shards, making.folder, storage, executor, progress)
     tars = {subset: [tar for tar in listed if tar.shard in set(shards[subset])] for subset in told.subsets}
     units = {
         subset: _file_units(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -23,9 +23,8 @@ from pipeline.index.stage import side_by_side, unit_name
 from pipeline.sources.conversations.nemotron import MEMBERS_SCHEMA, member_key, members_of, members_table
 from pipeline.sources.tar_members import TarMember, TarReader, list_members
 from pipeline.storage import FileIdentity, Storage
-from pipeline.vlm_config import ConversationSourceConfig
 
-__all__ = ["ListedTar", "list_tars", "unused_members"]
+__all__ = ["ListedTar", "list_tars", "named_places", "unused_members"]
 
 MEMBERS_VERSION = 1
 _ROW_GROUP_SIZE = 1 << 16
@@ -56,7 +55,8 @@ class ListedTar:
 
 
 def list_tars(
-    source: ConversationSourceConfig,
+    source: str,
+    root: str,
     shards: Mapping[str, Sequence[str]],
     folder: BakeFolder,
     storage: Storage,
@@ -69,13 +69,13 @@ def list_tars(
         RunFailed: A tar changed while it was read, or the storage failed.
     """
     names = [shard for subset in shards.values() for shard in subset]
-    urls = [f"{source.path}/{shard}" for shard in names]
+    urls = [f"{root}/{shard}" for shard in names]
     tars = [
         ListedTar(
-            source=source.name,
+            source=source,
             shard=shard,
             url=url,
-            target=folder.index_members(source.name, unit_name(shard, None)),
+            target=folder.index_members(source, unit_name(shard, None)),
             identity=identity,
             fingerprint=fingerprint([MEMBERS_VERSION, shard, url, asdict(identity)]),
             storage=storage,
@@ -90,15 +90,14 @@ def list_tars(
     return tars
 
 
-def unused_members(tars: Sequence[ListedTar], index_files: Sequence[str], storage: Storage) -> dict[str, object]:
+def unused_members(tars: Sequence[ListedTar], named: Set[tuple[str, int]], storage: Storage) -> dict[str, object]:
     """What the full account of the tars says: members by use, entries that are no files, tars that break off.
 
     Args:
         tars: All tars of the source.
-        index_files: Its index units, which name the members that rows use.
-        storage: Reads both.
+        named: (tar, offset) of every member that a row uses.
+        storage: Reads the lists.
     """
-    named = _named_places(index_files, storage)
     counts: Counter[str] = Counter()
     skipped: Counter[str] = Counter()
     faults = {}
@@ -123,7 +122,7 @@ def unused_members(tars: Sequence[ListedTar], index_files: Sequence[str], storag
     return {"members": dict(counts), "skipped": dict(skipped), "faults": faults}
 
 
-def _named_places(index_files: Sequence[str], storage: Storage) -> set[tuple[str, int]]:
+def named_places(index_files: Sequence[str], storage: Storage) -> set[tuple[str, int]]:
     """(tar, offset) of every medium of the index."""
     places: set[tuple[str, int]] = set()
     for url in index_files:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pipeline.records import IndexedUnit
+from pipeline.sources.media_files import refuse_expired_credentials
 from pipeline.sources.settings import MeasureSettings
 from pipeline.storage import FileIdentity, Storage
 
@@ -36,7 +37,10 @@ def file_identity(url: str, storage: Storage) -> FileIdentity:
     """Identity of a listed file; NO_FILE for one that is no file after all (a broken link)."""
     try:
         return storage.identity(url)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+    except PermissionError as error:
+        refuse_expired_credentials("the index", url.rpartition("/")[2], url.rpartition("/")[0], storage, error)
+        return NO_FILE
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return NO_FILE
 
 
@@ -89,6 +93,7 @@ class UnitSpec:
         fingerprint: Decides whether the index file that is there can stay.
         storage: Storage.
         tokenizer_path: Where workers find the tokenizer.
+        members: `nemotron_vlm`: URLs of the member tables of the subset's tars.
     """
 
     settings: MeasureSettings
@@ -103,6 +108,7 @@ class UnitSpec:
     fingerprint: str
     storage: Storage
     tokenizer_path: str
+    members: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+import pyarrow.parquet as pq
+
 from pipeline.bake import BakeFolder
-from pipeline.config import Config, GroupConfig
+from pipeline.config import LINE_KINDS, Config, GroupConfig
 from pipeline.executor import Executor, Progress
 from pipeline.fingerprint import fingerprint
+from pipeline.index.members import ListedTar, list_tars, unused_members
 from pipeline.index.records import INDEX_VERSION, UnitResult, UnitSpec, file_identity
 from pipeline.index.stage import index_sources, side_by_side, unit_name
 from pipeline.index.unit import count_lines, index_unit
 from pipeline.records import SourceIndex
+from pipeline.sources.conversations.nemotron import MISSING_MEMBER, list_shards
 from pipeline.sources.jsonl_lines import cut_ranges
 from pipeline.sources.listing import SourceFiles, join_media, list_group
+from pipeline.sources.nemotron_vlm import place_of
 from pipeline.sources.parquet_rows import ParquetFault, opened_parquet
 from pipeline.sources.settings import MeasureSettings, settings_of
 from pipeline.storage import Storage
@@ -33,6 +38,7 @@ class _Source:
     settings: MeasureSettings
     files: SourceFiles
     specs: tuple[UnitSpec, ...]
+    tars: tuple[ListedTar, ...] = ()
 
     @property
     def source(self) -> str:
@@ -51,7 +57,10 @@ class _Source:
         return fingerprint([[spec.unit, spec.fingerprint] for spec in self.specs] + [list(self.files.unused)])
 
     def extra(self, storage: Storage) -> dict[str, object]:
-        return {}
+        """Nemotron: what the tars hold that no row uses, entries that are no files, and tars that break off."""
+        if not self.tars:
+            return {}
+        return {"tars": unused_members(self.tars, _named_members(self.specs, storage), storage)}
 
     def rows_unused(self, storage: Storage) -> int:
         urls = [join_media(self.settings.root, name) for name in self.files.unused]
@@ -80,6 +89,7 @@ def run_index(
         for group in config.dataset.groups
         for files in list_group(group, storage)
     ]
+    sources = [_with_tars(source, folder, storage, executor, progress) for source in sources]
     sources = _limited(sources, config, executor)
     used = [source for source in sources if source.specs]  # parquet_info may leave out all files of a source
     fraction = config.bake.max_dropped_fraction
@@ -107,10 +117,10 @@ def _source(
     identities = side_by_side(file_identity, list(paths.values()), storage)
     for (path, url), identity in sorted(zip(paths.items(), identities, strict=True), key=lambda entry: entry[0]):
         ranges = [(0, 0)]
-        if group.kind == "vlm_sft":
+        if group.reads_lines:
             ranges = cut_ranges(identity.num_bytes, JSONL_RANGE_BYTES)
         for start, end in ranges:
-            unit = unit_name(path, start if group.kind == "vlm_sft" else None)
+            unit = unit_name(path, start if group.reads_lines else None)
             specs.append(
                 UnitSpec(
                     settings=settings,
@@ -129,6 +139,35 @@ def _source(
     return _Source(settings=settings, files=files, specs=tuple(specs))
 
 
+def _with_tars(
+    source: _Source, folder: BakeFolder, storage: Storage, executor: Executor, progress: Progress
+) -> _Source:
+    """A Nemotron source with its subset's tars, whose headers are listed once; any other source as it is."""
+    if source.settings.kind != "nemotron_vlm":
+        return source
+    name, root = source.source, source.root.rstrip("/")
+    subset = name.rpartition("/")[2]
+    tars = list_tars(
+        name, root, {subset: list_shards(name, root, subset, storage)}, folder, storage, executor, progress
+    )
+    members, told = tuple(tar.target for tar in tars), [[tar.shard, tar.fingerprint] for tar in tars]
+    specs = (replace(spec, members=members, fingerprint=fingerprint([spec.fingerprint, told])) for spec in source.specs)
+    return replace(source, specs=tuple(specs), tars=tuple(tars))
+
+
+def _named_members(specs: Sequence[UnitSpec], storage: Storage) -> set[tuple[str, int]]:
+    """(tar, offset) of every picture of the index."""
+    named = set()
+    for spec in specs:
+        with storage.open(spec.target) as file:
+            table = pq.read_table(file, columns=["image_references", "image_faults"])
+        for references, faults in zip(*(column.to_pylist() for column in table.columns), strict=True):
+            for reference, fault in zip(references, faults, strict=True):
+                if fault != MISSING_MEMBER:
+                    named.add(place_of(reference)[:2])
+    return named
+
+
 def _limited(sources: Sequence[_Source], config: Config, executor: Executor) -> list[_Source]:
     """JSONL sources with the limit that `num_used_data` sets on each of their ranges.
 
@@ -136,7 +175,7 @@ def _limited(sources: Sequence[_Source], config: Config, executor: Executor) -> 
     first: a range does not know how many lines come before it.
     """
     shuffled = {source.name for group in config.dataset.groups if group.shuffle_lines for source in group.sources}
-    limited = [source for source in sources if source.settings.kind == "vlm_sft" and source.source not in shuffled]
+    limited = [source for source in sources if source.settings.kind in LINE_KINDS and source.source not in shuffled]
     to_count = [
         spec
         for source in limited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,14 +10,15 @@ from itertools import islice
 
 import pyarrow.parquet as pq
 
+from pipeline.config import LINE_KINDS
 from pipeline.index.records import UnitResult, UnitSpec
 from pipeline.index.unit_file import UnitEnd, publish_unit, read_finished
 from pipeline.index_table import rows_to_table
 from pipeline.records import INDEX_SCHEMA, IndexRow
-from pipeline.sources import t2i_pretrain, unified_edit, vlm_sft
+from pipeline.sources import nemotron_vlm, t2i_pretrain, unified_edit, vlm_sft
 from pipeline.sources.draft import Draft, finish_drafts
 from pipeline.sources.jsonl_lines import iter_lines
-from pipeline.sources.media_files import MediaFault, locate
+from pipeline.sources.media_files import MediaFault, locate, refuse_expired_credentials
 from pipeline.sources.parquet_rows import (
     INVALID_UTF8,
     ParquetFault,
@@ -45,7 +47,7 @@ def index_unit(spec: UnitSpec) -> UnitResult:
     if finished is not None:
         return finished
     measured = _Measured(spec)
-    drafts = measured.parquet_drafts() if spec.settings.kind != "vlm_sft" else measured.line_drafts()
+    drafts = measured.line_drafts() if spec.settings.kind in LINE_KINDS else measured.parquet_drafts()
     rows = finish_drafts(drafts, load_tokenizer(spec.tokenizer_path), keep_control_text=spec.settings.keep_control_text)
     judged = ((row, _lost_reason(row, spec), detail) for row, detail in rows)
     return publish_unit(spec, INDEX_SCHEMA, judged, rows_to_table, measured.end)
@@ -69,10 +71,12 @@ class _Measured:
         self.row_group_sizes: tuple[int, ...] = ()
         self.fault = ""
         self.unused = 0
+        self.raw = hashlib.sha256()
 
     def end(self) -> UnitEnd:
         """What is known behind the last row."""
-        return UnitEnd(row_group_sizes=self.row_group_sizes, fault=self.fault, unused=self.unused)
+        raw = self.raw.hexdigest() if self.spec.settings.kind in LINE_KINDS else ""
+        return UnitEnd(row_group_sizes=self.row_group_sizes, fault=self.fault, unused=self.unused, raw=raw)
 
     def parquet_drafts(self) -> Iterator[Draft]:
         """Every row of a parquet file; a row group that breaks off is faulty as a whole, as it is to the reference."""
@@ -81,7 +85,11 @@ class _Measured:
                 yield from self._file_drafts(parquet)
         except ParquetFault as fault:
             self.fault = str(fault)
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
+        except PermissionError as error:
+            spec = self.spec
+            refuse_expired_credentials(spec.source, spec.path, spec.settings.root, spec.storage, error)
+            self.fault = "missing_file"
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             self.fault = "missing_file"
 
     def _file_drafts(self, parquet: pq.ParquetFile) -> Iterator[Draft]:
@@ -130,13 +138,20 @@ class _Measured:
         """Every line of a JSONL range, up to the unit's limit; the lines after it are counted."""
         spec = self.spec
         lines = iter_lines(spec.storage, spec.url, spec.start, spec.end)
-        numbered = enumerate(lines if spec.limit is None else islice(lines, spec.limit))
-        if spec.storage.local_path(spec.settings.root) is not None:
+        numbered = enumerate(self._digested(lines if spec.limit is None else islice(lines, spec.limit)))
+        if spec.settings.kind == "nemotron_vlm":
+            yield from nemotron_vlm.drafts(numbered, spec.settings, spec.storage, spec.members)
+        elif spec.storage.local_path(spec.settings.root) is not None:
             for number, (offset, num_bytes, line) in numbered:
                 yield self._line_draft(number, offset, num_bytes, line, {})
         else:
             yield from self._line_drafts_fetched_ahead(numbered)
         self.unused = sum(1 for _ in lines)
+
+    def _digested(self, lines: Iterable[tuple[int, int, bytes | None]]) -> Iterator[tuple[int, int, bytes | None]]:
+        for line in lines:
+            self.raw.update(line[2] or b"")
+            yield line
 
     def _line_drafts_fetched_ahead(
         self, numbered: Iterable[tuple[int, tuple[int, int, bytes | None]]]

@@ -94,7 +94,7 @@ def assign_group(unit: AssignUnit) -> tuple[int, Assignment]:
             "sources back, or choose another output."
         )
     units = [(index.source, indexed) for index in unit.indexes for indexed in index.units]
-    assign = _assign_lines if group.kind == "vlm_sft" else _assign_parquet
+    assign = _assign_lines if group.reads_lines else _assign_parquet
     form, lanes, content = assign(unit, group, files, units)
     assignment = Assignment(
         fingerprint=wanted,
@@ -286,7 +286,7 @@ def _fingerprint(unit: AssignUnit, group: GroupConfig, files: Sequence[SourceFil
 
     Paths count by their order alone: the rank of a use among the group's spelled paths, or of a media root among roots.
     """
-    if group.kind == "vlm_sft":
+    if group.reads_lines:
         spelled = [source.source.data_dir for source in files]
     else:
         spelled = [use.spelled for source in files for use in source.uses]

@@ -79,7 +79,7 @@ class GroupStream:
 
     def _data_indexes(self, row: IndexRow, ordinal: int) -> str:
         """The reference's `data_indexes`: what its kind of group counts, in the worker's own list."""
-        if self._group.kind == "vlm_sft":
+        if self._group.reads_lines:
             return str(ordinal)
         label = row.label or row.row_in_group
         if self._group.kind == "t2i_pretrain":

@@ -43,7 +43,7 @@ def draw(
         return t2i_pretrain.draw(row, row_id, group, dataset, draws, tokenizer, bake)
     if group.kind == "unified_edit":
         return unified_edit.draw(row, row_id, group, dataset, draws, tokenizer, bake)
-    if group.kind == "vlm_sft":
+    if group.reads_lines:
         return vlm_sft.draw(row, row_id, group, dataset, draws, tokenizer, bake)
     raise Bug(
         f"No source draws rows of kind {group.kind!r}; the configuration should have refused it; please report it."

@@ -58,12 +58,12 @@ def list_group(group: GroupConfig, storage: Storage) -> tuple[SourceFiles, ...]:
     """The files of a group's sources, in the order of the configuration.
 
     Parquet kinds: the `.parquet` files directly in `data_dir`, repeated to reach `num_used_data`; `unified_edit` with
-    `parquet_info` keeps only paths that are its keys. `vlm_sft`: the JSONL, once (its *lines* are cut by the plan).
+    `parquet_info` keeps only paths that are its keys. Other kinds: the JSONL, once (its *lines* are cut by the plan).
 
     Raises:
         SourceError: A folder or file is missing, or holds nothing to use.
     """
-    if group.kind == "vlm_sft":
+    if group.reads_lines:
         return tuple(_list_jsonl(source, storage) for source in group.sources)
     row_groups = _parquet_info(group, storage)
     files = tuple(_list_parquet(source, storage, row_groups) for source in group.sources)

@@ -23,7 +23,9 @@ from pipeline.records import IndexRow, RowId
 from pipeline.sources.cells import cell_content
 from pipeline.sources.listing import join_media
 from pipeline.sources.media_files import MediaFault, locate, media_stamp
+from pipeline.sources.nemotron_vlm import place_of
 from pipeline.sources.parquet_cells import ParquetCells
+from pipeline.sources.tar_members import TarReader
 from pipeline.storage import Storage
 
 __all__ = ["Picture", "PictureRequest", "SourceReader"]
@@ -80,10 +82,15 @@ class SourceReader:
         self._allow_outside = config.bake.allow_outside
         self._sources: dict[str, SourceConfig] = {}
         self._columns: dict[str, str] = {}
+        self._in_tars: set[str] = set()
+        self._tars = TarReader(storage)
+        self._tar_stamps: dict[str, int] = {}
         for group in config.dataset.groups:
             for source in group.sources:
                 self._sources[source.name] = source
                 self._columns[source.name] = _COLUMNS.get(group.kind, "")
+                if group.kind == "nemotron_vlm":
+                    self._in_tars.add(source.name)
         self._cells = ParquetCells(storage, folder or BakeFolder(config.bake.output), cache_bytes)
 
     def pictures(self, requests: Sequence[PictureRequest]) -> list[Picture]:
@@ -112,6 +119,7 @@ class SourceReader:
     def close(self) -> None:
         """Close the files that are open."""
         self._cells.close()
+        self._tars.close()
 
     def _cell(self, request: PictureRequest) -> bytes:
         source = self._sources[request.row_id.source]
@@ -131,11 +139,27 @@ class SourceReader:
             return list(pool.map(self._file, requests))
 
     def _file(self, request: PictureRequest) -> bytes:
+        if request.row_id.source in self._in_tars:
+            return self._member(request)
         url = self._locate(request, request.image)
         try:
             return self._storage.read_bytes(url)
         except OSError as error:
             self._gone(request, url, error)
+
+    def _member(self, request: PictureRequest) -> bytes:
+        """A picture in a tar, by its range; the tar itself is asked once whether it is still the one."""
+        entry = request.row.images[request.image]
+        shard, offset, num_bytes = place_of(entry.reference)
+        try:
+            url = locate(self._root(request), shard, self._storage, allow_outside=self._allow_outside)
+            if url not in self._tar_stamps:
+                self._tar_stamps[url] = media_stamp(self._storage.identity(url))
+            if self._tar_stamps[url] != entry.stamp:
+                raise _changed(request, url)
+            return self._tars.read(url, offset, num_bytes)
+        except (MediaFault, OSError) as error:
+            self._gone(request, shard, error)
 
     def _frames(self, requests: Sequence[PictureRequest]) -> list[Picture]:
         """Frames of one video file, which is decoded once."""
@@ -160,11 +184,7 @@ class SourceReader:
         except (MediaFault, OSError) as error:
             self._gone(request, entry.reference, error)
         if stamp != entry.stamp:
-            raise RunFailed(
-                f"{request.row_id.source}: {url} (row {request.row_id.row} of {request.row_id.path}) changed since it "
-                "was indexed, so what was planned for it no longer holds. Put the old file back, or remove the "
-                "source's folder under index/ and run the same command again."
-            )
+            raise _changed(request, url)
         return url
 
     def _gone(self, request: PictureRequest, url: str, error: Exception) -> NoReturn:
@@ -173,3 +193,11 @@ class SourceReader:
             f"indexed and cannot be read now ({error}). Its pack cannot be rendered. Put the file back and run the "
             "same command again."
         ) from error
+
+
+def _changed(request: PictureRequest, url: str) -> RunFailed:
+    return RunFailed(
+        f"{request.row_id.source}: {url} (row {request.row_id.row} of {request.row_id.path}) changed since it "
+        "was indexed, so what was planned for it no longer holds. Put the old file back, or remove the "
+        "source's folder under index/ and run the same command again."
+    )

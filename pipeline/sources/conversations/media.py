@@ -19,7 +19,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 from PIL import Image
 
@@ -244,7 +244,7 @@ class MediaReader:
             yield io.BytesIO(self._cells.content(medium.offset))
         elif medium.origin == "tar":
             url = self._locate(medium.container)
-            yield cast("BinaryIO", _Member(self._tars, url, medium.offset, medium.num_bytes))
+            yield self._tars.member(url, medium.offset, medium.num_bytes)
         else:
             with self._storage.open(self._locate(medium.reference)) as file:
                 yield file
@@ -263,44 +263,3 @@ class MediaReader:
 
     def _locate(self, reference: str) -> str:
         return locate(self._settings.root, reference, self._storage, allow_outside=self._settings.allow_outside)
-
-
-class _Member(io.RawIOBase):
-    """A member of a tar as a file of its own."""
-
-    def __init__(self, tars: TarReader, url: str, offset: int, num_bytes: int) -> None:
-        self._tars = tars
-        self._url = url
-        self._offset = offset
-        self._num_bytes = num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readall(self) -> bytes:
-        return self.read(max(0, self._num_bytes - self._position))
-
-    def read(self, size: int = -1) -> bytes:
-        if size is None or size < 0:
-            return self.readall()
-        size = max(0, min(size, self._num_bytes - self._position))
-        content = self._tars.read(self._url, self._offset + self._position, size)
-        self._position += len(content)
-        return content
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)

@@ -31,6 +31,8 @@ from pipeline.vlm_records import Medium
 
 __all__ = [
     "MEMBERS_SCHEMA",
+    "MISSING_MEMBER",
+    "MemberLookup",
     "choice_rows",
     "chosen_drafts",
     "drafts",
@@ -39,6 +41,7 @@ __all__ = [
     "member_key",
     "members_of",
     "members_table",
+    "read_line",
 ]
 
 MISSING_MEMBER = "missing_member"
@@ -56,24 +59,22 @@ def jsonl_path(subset: str) -> str:
     return f"{subset}/{subset}.jsonl"
 
 
-def list_shards(source: ConversationSourceConfig, subset: str, storage: Storage) -> list[str]:
-    """The subset's tars by name, relative to the root, cut to `max_shards`.
+def list_shards(name: str, root: str, subset: str, storage: Storage, most: int | None = None) -> list[str]:
+    """The subset's tars by name, relative to the root, the first `most` of them.
 
     Raises:
         SourceError: The subset has no media folder, or no tar in it.
     """
-    assert source.nemotron is not None
     try:
-        names = storage.list_files(f"{source.path}/{subset}/media", recursive=True)
+        names = storage.list_files(f"{root}/{subset}/media", recursive=True)
     except (FileNotFoundError, NotADirectoryError):
         names = []
-    shards = sorted(f"{subset}/media/{name}" for name in names if name.lower().endswith(".tar"))
+    shards = sorted(f"{subset}/media/{file}" for file in names if file.lower().endswith(".tar"))
     if not shards:
         raise SourceError(
-            f"{source.name}: there is no tar in {source.path}/{subset}/media, so the subset has no pictures. Correct "
-            "'dataset.path_or_dataset' or 'dataset.subsets'; subsets without media in the repository cannot be used."
+            f"{name}: there is no tar in {root}/{subset}/media, so the subset has no pictures. Correct the folder or "
+            "the subset's name in the configuration; subsets without media in the repository cannot be used."
         )
-    most = source.nemotron.max_shards
     return shards if most is None else shards[: max(0, most)]
 
 
@@ -120,9 +121,9 @@ def choice_rows(source: ConversationSourceConfig, subset: str, storage: Storage)
 def drafts(storage: Storage, url: str, start: int, end: int, tables: Sequence[str]) -> Iterator[Draft]:
     """`sampling: all`: rows of a byte range, their pictures looked up in the subset's member tables."""
     numbered = enumerate(iter_rows(storage, url, start, end))
-    members = _Members(storage, tables)
+    members = MemberLookup(storage, tables)
     while portion := list(islice(numbered, _ROWS_PER_LOOKUP)):
-        parsed = [(number, *_conversation(line)) for number, (_, _, line) in portion]
+        parsed = [(number, *read_line(line)) for number, (_, _, line) in portion]
         wanted = {member_key(medium.value) for _, made, _ in parsed if made is not None for medium in made.media}
         places = members.places(wanted)
         for number, made, fault in parsed:
@@ -137,7 +138,7 @@ def chosen_drafts(storage: Storage, url: str, chosen: Sequence[ChosenRow]) -> It
     """`sampling: reference`: the chosen rows, each with one of the members that may be its picture."""
     for choice in chosen:
         line = storage.read_range(url, choice.offset, choice.offset + choice.num_bytes)
-        made, fault = _conversation(line)
+        made, fault = read_line(line)
         if made is None:
             yield Draft(row=choice.row, fault=fault.reason, detail=fault.detail)
             continue
@@ -154,7 +155,7 @@ def chosen_drafts(storage: Storage, url: str, chosen: Sequence[ChosenRow]) -> It
         yield Draft(row=choice.row, messages=messages, media=(medium,), once=member.name)
 
 
-def _conversation(line: bytes | None) -> tuple[Conversation | None, RowFault]:
+def read_line(line: bytes | None) -> tuple[Conversation | None, RowFault]:
     """The line's conversation, or why there is none."""
     if line is None:
         return None, RowFault("line_too_long")
@@ -190,10 +191,11 @@ def _medium(reference: str, places: Mapping[str, Medium]) -> Medium:
     return found or Medium(kind="image", origin="tar", reference=reference, fault=MISSING_MEMBER)
 
 
-class _Members:
+class MemberLookup:
     """Members of a subset's tars by name."""
 
     def __init__(self, storage: Storage, tables: Sequence[str]) -> None:
+        """`tables` are URLs of member tables, in the order in which names are looked for."""
         self._table = _member_table(storage, tables)
 
     def places(self, wanted: set[str]) -> dict[str, Medium]:
