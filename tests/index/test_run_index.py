@@ -269,7 +269,7 @@ def test_a_missing_column_stops_the_run_and_lists_the_columns(tmp_path: Path, to
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([{"messages": [], "id": 1}] * 3, "no_conversations 3 .first: lines.jsonl row 0, keys: messages, id"),
+        ([{"messages": [], "id": 1}] * 3, "no_conversations 3 .first: lines.jsonl row 0, .*its keys: messages, id"),
         (
             [{"image": f"{n}.jpg", "conversations": conversation(("gpt", "a"))} for n in range(4)],
             "missing_file 4 .first: lines.jsonl row 0, 0.jpg",
