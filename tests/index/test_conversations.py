@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from tests.datamaker.conversations import (
     write_meta,
     write_nemotron,
 )
-from tests.datamaker.processor import write_processor
+from tests.datamaker.processor import TEMPLATE, write_processor
 from tests.datamaker.video import write_video
 
 
@@ -373,3 +374,23 @@ def test_rows_survive_their_table() -> None:
     assert table.schema == VLM_INDEX_SCHEMA
     assert list(table_to_conversation_rows(table)) == rows
     assert list(table_to_conversation_rows(table.slice(1))) == rows[1:]
+
+
+def test_a_unit_travels_to_a_worker(tmp_path: Path, processor_folder: Path) -> None:
+    write_meta(tmp_path)
+    sent: list[Any] = []
+
+    class Sending(Counted):
+        """Hands out copies, as another process would get them."""
+
+        def map(self, function: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any]:
+            for given in units:
+                sent.append(pickle.loads(pickle.dumps(given)))
+                yield function(sent[-1])
+
+    config = vlm_config(tmp_path / "out", processor_folder, meta_source(tmp_path))
+    processor = load_processor(config.processor_path, chat_template="now: " + TEMPLATE)
+    run_conversation_index(config, BakeFolder(config.bake.output), Storage(), processor, Sending(), SilentProgress())
+    (unit,) = sent
+    assert unit.processor.fingerprint == processor.fingerprint
+    assert unit.processor.text([{"role": "user", "content": []}]).startswith("now: <|im_start|>user")
