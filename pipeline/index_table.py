@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.records import INDEX_SCHEMA, ImageEntry, IndexedUnit, IndexRow, SourceIndex
+from pipeline.records import ImageEntry, IndexedUnit, IndexRow, SourceIndex
+from pipeline.schemas import INDEX_SCHEMA
 
 __all__ = [
     "INDEX_ROW_GROUP_SIZE",

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import RunFailed
-from pipeline.records import PLAN_SCHEMA, Item, ItemKind, PlannedItem, PlannedPack, PlannedSample, RowId
+from pipeline.records import Item, ItemKind, PlannedItem, PlannedPack, PlannedSample, RowId
+from pipeline.schemas import PLAN_SCHEMA
 
 __all__ = [
     "LanePlan",

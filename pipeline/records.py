@@ -1,4 +1,4 @@
-"""The typed rows that pass between stages, and their arrow schemas.
+"""The typed rows that pass between stages; `schemas` has the columns in which they are stored.
 
     source file ──index──► IndexRow     one per source row: sizes, token counts, fault     index/<source>/<unit>.parquet
     IndexRow    ──draw───► Sample       the items one pass over the row yields             (in memory, plan)
@@ -17,12 +17,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from typing import Protocol
 
-import pyarrow as pa
-
 __all__ = [
-    "INDEX_SCHEMA",
-    "PLAN_COLUMNS",
-    "PLAN_SCHEMA",
     "Condition",
     "Draws",
     "Dropped",
@@ -146,38 +141,6 @@ class IndexRow:
     conditions: int = 0
 
 
-INDEX_SCHEMA = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("row_group", pa.int32()),
-        ("row_in_group", pa.int32()),
-        ("label", pa.string()),
-        ("fault", pa.string()),
-        ("fault_after_draws", pa.bool_()),
-        ("image_references", pa.list_(pa.string())),
-        ("image_widths_px", pa.list_(pa.int32())),
-        ("image_heights_px", pa.list_(pa.int32())),
-        ("image_faults", pa.list_(pa.string())),
-        ("image_conditions", pa.list_(pa.int32())),
-        ("image_stamps", pa.list_(pa.int64())),
-        ("num_frames", pa.int32()),
-        ("video_is_folder", pa.bool_()),
-        ("text_num_tokens", pa.list_(pa.int32())),
-        ("text_ids", pa.list_(pa.list_(pa.int32()))),
-        ("texts", pa.list_(pa.string())),
-        ("text_group_sizes", pa.list_(pa.int32())),
-        ("elements", pa.list_(pa.int8())),
-        ("line_offset", pa.int64()),
-        ("line_num_bytes", pa.int64()),
-        ("conditions", pa.int32()),
-    ]
-)
-"""Schema of `index/<source>/<unit>.parquet`; schema metadata carries the unit's fingerprint under `parbake`."""
-
-PLAN_COLUMNS = tuple(name for name in INDEX_SCHEMA.names if name not in {"text_ids", "image_stamps"})
-"""The index columns that the plan reads: everything but the token ids and what depends on the place."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedUnit:
     """One finished index unit, as `index/<source>/source.json` lists it.
@@ -189,8 +152,8 @@ class IndexedUnit:
         num_rows: Rows of the unit, faulty ones included.
         row_group_sizes: Rows of each parquet row group; () for JSONL.
         fault: Reason the whole file could not be read, "" if it could (then it has no rows).
-        content: Fingerprint of the unit's rows (stamps left out), its file's size and, of a JSONL, its lines' bytes; the
-            same wherever the data lies.
+        content: Fingerprint of the unit's rows (stamps left out), its file's size and, of a JSONL, its lines' bytes;
+            the same wherever the data lies.
     """
 
     unit: str
@@ -370,53 +333,3 @@ class PlannedPack:
             for item in sample.items:
                 if item.kept:
                     yield sample, item
-
-
-PLAN_SCHEMA = pa.schema(
-    [
-        ("lane", pa.int32()),
-        ("pack", pa.int32()),
-        ("shard", pa.int32()),
-        ("sequence_length", pa.int32()),
-        ("pixel_bytes", pa.int64()),
-        (
-            "samples",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("source", pa.string()),
-                        ("path", pa.string()),
-                        ("row", pa.int64()),
-                        ("unit", pa.string()),
-                        ("index_row", pa.int32()),
-                        ("num_items", pa.int32()),
-                        ("data_indexes", pa.string()),
-                        ("worker_id", pa.int32()),
-                        ("dataset_name", pa.string()),
-                    ]
-                )
-            ),
-        ),
-        (
-            "items",  # of all samples one after another; samples[i].num_items tells where to cut
-            pa.list_(
-                pa.struct(
-                    [
-                        ("kind", pa.int8()),
-                        ("loss", pa.bool_()),
-                        ("enable_cfg", pa.bool_()),
-                        ("kept", pa.bool_()),
-                        ("num_tokens", pa.int32()),
-                        ("text", pa.int32()),
-                        ("token_ids", pa.list_(pa.int32())),
-                        ("image", pa.int32()),
-                        ("width_px", pa.int32()),
-                        ("height_px", pa.int32()),
-                        ("timestep", pa.float64()),
-                    ]
-                )
-            ),
-        ),
-    ]
-)
-"""Schema of `plan/lane-00000.parquet`; schema metadata carries fingerprint and row accounting under `parbake`."""

@@ -17,7 +17,8 @@ from pipeline.index_table import (
     source_index_from_json,
     source_index_to_json,
 )
-from pipeline.records import INDEX_SCHEMA, PLAN_COLUMNS, ImageEntry, IndexedUnit, IndexRow, SourceIndex
+from pipeline.records import ImageEntry, IndexedUnit, IndexRow, SourceIndex
+from pipeline.schemas import INDEX_SCHEMA, PLAN_COLUMNS
 
 texts = st.text(alphabet=st.characters(codec="utf-8"), max_size=8)
 small = st.integers(min_value=-1, max_value=1000)

@@ -17,7 +17,8 @@ from pipeline.plan_table import (
     packs_to_table,
     table_to_packs,
 )
-from pipeline.records import PLAN_SCHEMA, Item, ItemKind, PlannedItem, PlannedPack, PlannedSample, RowId
+from pipeline.records import Item, ItemKind, PlannedItem, PlannedPack, PlannedSample, RowId
+from pipeline.schemas import PLAN_SCHEMA
 
 TEXT = PlannedItem(item=Item(kind=ItemKind.TEXT, enable_cfg=True, num_tokens=3, text=1), kept=False, timestep=-1.0)
 JOINED = PlannedItem(item=Item(kind=ItemKind.TEXT, num_tokens=2, token_ids=(7, 9)), timestep=-1.0)

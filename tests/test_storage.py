@@ -227,7 +227,7 @@ def test_a_full_disk_is_a_failed_run_that_names_the_file_and_leaves_no_temporary
 
 def test_an_output_that_cannot_be_made_is_a_failed_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(RunFailed, match="cannot write .*file/below: "):
+    with pytest.raises(RunFailed, match=r"cannot write .*file/below: "):
         STORAGE.publish_bytes(str(tmp_path / "file" / "below"), b"x")
 
 

@@ -14,7 +14,8 @@ from pipeline.config import LINE_KINDS
 from pipeline.index.records import UnitResult, UnitSpec
 from pipeline.index.unit_file import UnitEnd, publish_unit, read_finished
 from pipeline.index_table import rows_to_table
-from pipeline.records import INDEX_SCHEMA, IndexRow
+from pipeline.records import IndexRow
+from pipeline.schemas import INDEX_SCHEMA
 from pipeline.sources import nemotron_vlm, t2i_pretrain, unified_edit, vlm_sft
 from pipeline.sources.draft import Draft, finish_drafts
 from pipeline.sources.jsonl_lines import iter_lines

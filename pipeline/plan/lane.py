@@ -37,7 +37,8 @@ from pipeline.plan.statistics import LaneStatistics
 from pipeline.plan.step_costs import LaneCosts
 from pipeline.plan.stream import GroupStream
 from pipeline.plan_table import LanePlan, ShardPlan, packs_to_table
-from pipeline.records import PLAN_SCHEMA, PlannedPack, PlannedSample
+from pipeline.records import PlannedPack, PlannedSample
+from pipeline.schemas import PLAN_SCHEMA
 from pipeline.storage import Storage
 from pipeline.tokenizer import Tokenizer
 

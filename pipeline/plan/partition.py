@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 from pipeline.bake import BakeFolder
 from pipeline.index_table import iter_rows
 from pipeline.plan.assignment import Assignment, lane_name
-from pipeline.records import PLAN_COLUMNS, IndexRow, RowId
+from pipeline.records import IndexRow, RowId
+from pipeline.schemas import PLAN_COLUMNS
 from pipeline.storage import Storage
 
 __all__ = ["LaneRow", "Partition"]

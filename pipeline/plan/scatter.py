@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.plan.order import Positions
-from pipeline.records import INDEX_SCHEMA, PLAN_COLUMNS
+from pipeline.schemas import INDEX_SCHEMA, PLAN_COLUMNS
 from pipeline.storage import Storage
 
 __all__ = ["LANE_ROWS_SCHEMA", "ROW_GROUP_SIZE", "Moves", "scatter_rows"]

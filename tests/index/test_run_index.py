@@ -18,7 +18,8 @@ from pipeline.config import Config, SourceConfig
 from pipeline.errors import RunFailed, SourceError, TooManyDrops
 from pipeline.executor import SilentProgress
 from pipeline.index import run, run_index, unit
-from pipeline.records import INDEX_SCHEMA, SourceIndex
+from pipeline.records import SourceIndex
+from pipeline.schemas import INDEX_SCHEMA
 from pipeline.storage import Storage
 from pipeline.tokenizer import load_tokenizer
 from tests.datamaker import encode, picture, write_edit, write_t2i, write_tokenizer
