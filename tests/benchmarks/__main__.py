@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [bake] [plan] [replay] [resume]`: ratios measured side by side in one run."""
+"""`python -m tests.benchmarks [NAME …]`: ratios measured side by side in one run; all of `BENCHMARKS` without a name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks import bake, plan, replay, resume
+from tests.benchmarks import bake, plan, replay, resume, vlm
 
-BENCHMARKS = {"bake": bake.run, "plan": plan.run, "replay": replay.run, "resume": resume.run}
+BENCHMARKS = {"bake": bake.run, "plan": plan.run, "replay": replay.run, "resume": resume.run, "vlm": vlm.run}
 
 
 def main() -> int:
