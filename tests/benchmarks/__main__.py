@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [NAME …]`: ratios measured side by side in one run; all of `BENCHMARKS` without a name."""
+"""`python -m tests.benchmarks [NAME …]`: ratios measured side by side in one run; all benchmarks without a name."""
 
 from __future__ import annotations
 
