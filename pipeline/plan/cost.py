@@ -36,15 +36,19 @@ def sample_cost(items: Iterable[PlannedItem]) -> float:
         if not planned.kept:
             continue
         item = planned.item
-        length = split_length(item.num_tokens)
+        kind, num_tokens = item.kind, item.num_tokens
+        length = split_length(num_tokens)
         tokens += length
-        causal = item.kind is ItemKind.TEXT
-        pairs += length * visible + (length * (length + 1) // 2 if causal else length * length)
-        if not (item.kind is ItemKind.VAE and item.loss):
+        if kind is ItemKind.TEXT:
+            pairs += length * visible + length * (length + 1) // 2
             visible += length
-        if item.kind is ItemKind.VIT:
-            patches += item.num_tokens
-            patch_pairs += item.num_tokens * item.num_tokens
-        elif item.kind is ItemKind.VAE:
-            cells += item.num_tokens
+            continue
+        pairs += length * visible + length * length
+        if kind is ItemKind.VIT:
+            patches += num_tokens
+            patch_pairs += num_tokens * num_tokens
+            visible += length
+        else:
+            cells += num_tokens
+            visible += 0 if item.loss else length
     return tokens + PAIR_COST * pairs + VIT_TOKEN_COST * patches + VIT_PAIR_COST * patch_pairs + VAE_TOKEN_COST * cells

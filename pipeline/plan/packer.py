@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError, SourceError
 from pipeline.plan.random import LaneRandom
 from pipeline.plan_table import RowCounts
 from pipeline.records import Item, ItemKind, PlannedItem, Sample
-from pipeline.sequence import sequence_length
+from pipeline.sequence import split_length
 
 __all__ = ["TOO_LONG", "Draw", "Drawn", "Drop", "GroupChoice", "Packer", "Placed", "SpinGuard", "count_drop", "spend"]
 
@@ -84,16 +84,18 @@ def spend(items: Sequence[Item], rules: DatasetConfig, random: LaneRandom) -> tu
     image with loss, drawn only if the image is kept.
     """
     dropout = (rules.text_cond_dropout_prob, rules.vit_cond_dropout_prob, rules.vae_cond_dropout_prob)  # by ItemKind
-    planned = tuple([_spend_item(item, dropout, random) for item in items])
-    return planned, sequence_length(planned)
-
-
-def _spend_item(item: Item, dropout: Sequence[float], random: LaneRandom) -> PlannedItem:
-    if item.enable_cfg and random.uniform() < dropout[item.kind]:
-        return PlannedItem(item=item, kept=False)
-    if item.loss and item.kind is ItemKind.VAE:
-        return PlannedItem(item=item, timestep=random.randn())
-    return PlannedItem(item=item)
+    planned: list[PlannedItem] = []
+    num_tokens = 0
+    for item in items:
+        if item.enable_cfg and random.uniform() < dropout[item.kind]:
+            planned.append(PlannedItem(item=item, kept=False))
+            continue
+        num_tokens += split_length(item.num_tokens)
+        if item.loss and item.kind is ItemKind.VAE:
+            planned.append(PlannedItem(item=item, timestep=random.randn()))
+        else:
+            planned.append(PlannedItem(item=item))
+    return tuple(planned), num_tokens
 
 
 class GroupChoice:

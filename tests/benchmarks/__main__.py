@@ -6,9 +6,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks import bake, plan, replay, resume, vlm
+from tests.benchmarks import bake, packing, plan, replay, resume, vlm
 
-BENCHMARKS = {"bake": bake.run, "plan": plan.run, "replay": replay.run, "resume": resume.run, "vlm": vlm.run}
+BENCHMARKS = {
+    "bake": bake.run,
+    "plan": plan.run,
+    "packing": packing.run,
+    "replay": replay.run,
+    "resume": resume.run,
+    "vlm": vlm.run,
+}
 
 
 def main() -> int:

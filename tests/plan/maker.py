@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,12 +111,19 @@ class World:
         fault_every: Every n-th row has a fault; 0: none.
         lines_per_unit: Lines of an index unit of a JSONL.
         groups: What was added so far.
+        rows: What makes a row of each kind, called as `t2i_row`, `edit_row` and `sft_row` are.
+        vae, vit: How pictures are resized.
     """
 
     root: Path
     fault_every: int = 7
     lines_per_unit: int = 50
     groups: list[GroupConfig] = field(default_factory=list)
+    rows: dict[str, Callable[..., IndexRow]] = field(
+        default_factory=lambda: {"t2i_pretrain": t2i_row, "unified_edit": edit_row, "vlm_sft": sft_row}
+    )
+    vae: ImageTransformConfig = VAE_SIZE
+    vit: ImageTransformConfig = VIT_SIZE
 
     @property
     def folder(self) -> BakeFolder:
@@ -131,7 +138,7 @@ class World:
         data_dir = self.root / name
         data_dir.mkdir(parents=True)
         units = []
-        make_row = t2i_row if kind == "t2i_pretrain" else edit_row
+        make_row = self.rows[kind]
         for number, sizes in enumerate(files):
             file = f"{number:03d}.parquet"
             (data_dir / file).touch()
@@ -141,7 +148,7 @@ class World:
             units.append(self._unit(f"{name}/a", file, file, 0, rows, tuple(sizes)))
         self._source(f"{name}/a", units)
         source = SourceConfig(name=f"{name}/a", data_dir=str(data_dir), num_used_data=num_used or len(files))
-        self._group(name, kind, [source], VIT_SIZE if kind == "unified_edit" else None, group)
+        self._group(name, kind, [source], self.vit if kind == "unified_edit" else None, group)
 
     def add_lines(self, files: Sequence[int], num_used: Sequence[int] | None = None, **group: Any) -> None:
         """A JSONL group: per source its number of lines; units of `lines_per_unit` lines."""
@@ -158,7 +165,9 @@ class World:
             units = []
             for first in range(0, count, self.lines_per_unit):
                 part = range(first, min(first + self.lines_per_unit, count))
-                rows = [sft_row(row - first, offsets[row], sizes[row], draws, self._fault(row)) for row in part]
+                rows = [
+                    self.rows["vlm_sft"](row - first, offsets[row], sizes[row], draws, self._fault(row)) for row in part
+                ]
                 units.append(self._unit(f"{name}/{number}", f"{path.name}@{first}", path.name, first, rows, ()))
             self._source(f"{name}/{number}", units)
             sources.append(
@@ -226,7 +235,7 @@ class World:
                 weight=settings.pop("weight", 1.0),
                 is_mandatory=settings.pop("is_mandatory", False),
                 sources=tuple(sources),
-                image_transform=VIT_SIZE if kind == "vlm_sft" else VAE_SIZE,
+                image_transform=self.vit if kind == "vlm_sft" else self.vae,
                 vit_image_transform=vit,
                 frame_sampler=FrameSamplerConfig(max_num_frames=4, min_num_frames=2) if kind == "vlm_sft" else None,
                 **settings,
