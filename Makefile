@@ -17,7 +17,7 @@ venv: .venv/.installed  ## set up .venv with everything that tests and demo need
 
 # The versions the project is tested with are pinned in .ci/constraints.txt; pyproject's own ranges stay open.
 # The oracles of the parity tests are installed without their dependencies: only their dataset modules are run.
-.venv/.installed: pyproject.toml .ci/constraints.txt pipeline/media/_resample.c
+.venv/.installed: pyproject.toml .ci/constraints.txt $(wildcard pipeline/media/_resample*.[ch])
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(ORACLES)

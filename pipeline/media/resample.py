@@ -1,15 +1,20 @@
 """Pillow's bicubic resampling, by machine code of our own where that gives the same bytes several times as fast.
 
-`_resample.c` holds the rule. It is optional: no compiler at installation, another processor, sources shipped without
-what was built (`ray job submit --working-dir .`) or a Pillow with another rule leave the work to Pillow, and no bit of
-a bake tells the difference. Each process convinces itself of that once, before the first picture.
+`_resample.c` holds the rule. It is optional: no compiler at installation, another processor, or a Pillow with another
+rule leave the work to Pillow, and no bit of a bake tells the difference. Each process convinces itself of that once,
+before the first picture. What is built does not travel with sources (`ray job submit --working-dir .`), so it is looked
+for in the parbake that is installed on the node, too.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,7 +24,10 @@ from PIL import Image
 
 from .resize import resize
 
-__all__ = ["resample"]
+__all__ = ["REVISION", "resample"]
+
+REVISION: Final = 1
+"""Of `_resample.c`; raised together."""
 
 _ACROSS_FIRST: Final = ((40, 50), (30, 30))  # the height shrinks by just twice what the width does
 _DOWN_FIRST: Final = ((40, 51), (30, 30))
@@ -93,11 +101,20 @@ def _proven() -> _Resize | None:
 
 
 def _built() -> _Resize | None:
-    try:
-        from . import _resample
-    except ImportError:
-        return None
-    return getattr(_resample, "resize", None)
+    """The extension's function, of these sources' revision, if this interpreter and processor can run it."""
+    for folder in (Path(__file__).parent, *(Path(entry, *__name__.split(".")[:-1]) for entry in sys.path)):
+        spec = PathFinder.find_spec("_resample", [str(folder)])
+        if spec is None or spec.loader is None:
+            continue
+        try:
+            module = module_from_spec(spec)
+            spec.loader.exec_module(module)
+        except ImportError:  # built against another C library
+            continue
+        if getattr(module, "REVISION", 0) == REVISION:
+            own: _Resize | None = getattr(module, "resize", None)
+            return own
+    return None
 
 
 def _proof_picture(size: tuple[int, int], *, harsh: bool) -> Image.Image:

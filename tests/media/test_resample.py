@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,8 +122,7 @@ def test_rows_in_several_blocks_of_memory_are_left_to_pillow() -> None:
 def test_without_the_extension_the_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     image = painted("noise", 190, 170)
     expected = resample(image, 60, 44)
-    monkeypatch.setitem(sys.modules, "pipeline.media._resample", None)
-    monkeypatch.delattr("pipeline.media._resample", raising=False)
+    monkeypatch.setattr(module, "_built", lambda: None)
     module._proven.cache_clear()
     assert module._proven() is None
     np.testing.assert_array_equal(resample(image, 60, 44), expected)
@@ -144,6 +146,34 @@ def test_a_pillow_that_disagrees_keeps_the_work_and_is_named_once(
     assert module._proven() is None
     assert len(caplog.records) == 1
     assert "does not resize 40x51 px to 30x30 px" in caplog.text
+
+
+@needs_extension
+def test_sources_sent_to_a_node_use_what_is_installed_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Path(module.__file__).parent
+    (tmp_path / "sent").mkdir()
+    installed = tmp_path / "site-packages" / "pipeline" / "media"
+    installed.mkdir(parents=True)
+    for extension in sources.glob("_resample*.so"):
+        shutil.copy(extension, installed)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "sent" / "resample.py"))
+    monkeypatch.setattr(sys, "path", [])
+    assert module._built() is None
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site-packages")])
+    assert module._built() is not None
+    monkeypatch.setattr(module, "REVISION", module.REVISION + 1)
+    assert module._built() is None
+
+
+def test_a_change_of_the_extension_raises_its_revision() -> None:
+    """Both numbers, in `_resample.c` and in `resample.py`: a node's older build is then left alone."""
+    folder = Path(module.__file__).parent
+    source, header = ((folder / name).read_bytes() for name in ("_resample.c", "_resample_passes.h"))
+    assert f"#define REVISION {module.REVISION}\n".encode() in source
+    assert (module.REVISION, hashlib.sha256(source + header).hexdigest()) == (
+        1,
+        "e27a431696158a42b33ab35375205f9302b2523e8135b2c6786cb289edab2b29",
+    )
 
 
 @needs_extension
