@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.datamaker.recipe import Recipe, Sources, small_recipe, write_sources
 from tests.parity.baking import bake_recipe
@@ -21,6 +22,12 @@ BAKES = {
     },
     "three ranks, WebP": {"packs_per_lane": 8, "world_size": 3, "pixels": "webp", "shard_bytes": 300_000},
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Small tensors on a busy machine: threads would wait for each other, not help."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
