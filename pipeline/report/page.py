@@ -94,8 +94,14 @@ def page(report: ValidationReport) -> str:
         drops=[] if figures is None else drop_lines(figures),
         sources=[] if figures is None else source_lines(figures),
         groups=[] if figures is None else group_lines(figures),
-        settings=json.dumps(report.settings, indent=1, ensure_ascii=False),
+        settings=json.dumps(_shown(report.settings), indent=1, ensure_ascii=False),
     )
+
+
+def _shown(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the 256 values a channel that pixels are stored by."""
+    tables = settings.get("pixel_tables")
+    return {**settings, "pixel_tables": sorted(tables)} if isinstance(tables, Mapping) else dict(settings)
 
 
 def write_report(report: ValidationReport, folder_url: str, storage: Storage) -> None:
