@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +22,23 @@ __all__ = [
     "PlanManifest",
     "RowCounts",
     "ShardPlan",
+    "in_portions",
     "manifest_from_json",
     "manifest_to_json",
     "packs_to_table",
     "table_to_packs",
 ]
+
+
+class _SampledPack(Protocol):
+    """A planned pack of any recipe."""
+
+    @property
+    def samples(self) -> Sequence[object]:
+        """Its samples."""
+
+
+Pack = TypeVar("Pack", bound=_SampledPack)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -274,3 +286,17 @@ def _exactly(record: type[Any], fields: dict[str, Any]) -> dict[str, Any]:
     if expected != set(fields):
         raise ValueError(f"{record.__name__}: keys {sorted(expected ^ set(fields))} missing or unknown")
     return fields
+
+
+def in_portions(packs: Iterable[Pack], num_samples: int) -> Iterator[list[Pack]]:
+    """Packs in lists of about so many samples: the last pack of a list is the one that reaches the number."""
+    portion: list[Pack] = []
+    taken = 0
+    for pack in packs:
+        portion.append(pack)
+        taken += len(pack.samples)
+        if taken >= num_samples:
+            yield portion
+            portion, taken = [], 0
+    if portion:
+        yield portion

@@ -34,6 +34,7 @@ from pipeline.publishing import (
     publish_object,
     remove_if_dead,
 )
+from pipeline.ranged_file import RangedFile
 
 __all__ = ["FileIdentity", "Storage"]
 
@@ -129,8 +130,18 @@ class Storage:
         local = self.local_path(url)
         if local is not None:
             return self._retrying(url, lambda: cast("BinaryIO", open(local, "rb")))
-        ranges = _RangedFile(self, url, self.identity(url).num_bytes)
+        num_bytes = self.identity(url).num_bytes
+        ranges = RangedFile(lambda start, end: self._whole_range(url, start, end, num_bytes), num_bytes)
         return cast("BinaryIO", io.BufferedReader(ranges, _READ_AHEAD_BYTES))
+
+    def _whole_range(self, url: str, start: int, end: int, num_bytes: int) -> bytes:
+        content = self.read_range(url, start, end)
+        if len(content) < end - start:
+            raise RunFailed(
+                f"{url} ended at byte {start + len(content)} of {num_bytes}: it changed while it was read. What was "
+                "made of it would mix two versions. Keep sources still and run again."
+            )
+        return content
 
     def list_files(self, url: str, *, recursive: bool = False) -> list[str]:
         """Names of the files in a folder, relative to it, with `/` between parts, sorted by code point.
@@ -230,48 +241,6 @@ class Storage:
                     ) from error
                 time.sleep(delay_s)
         raise AssertionError("the last attempt returns or raises")
-
-
-class _RangedFile(io.RawIOBase):
-    """A remote file of known size, read by ranges."""
-
-    def __init__(self, storage: Storage, url: str, num_bytes: int) -> None:
-        self._storage = storage
-        self._url = url
-        self._num_bytes = num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readall(self) -> bytes:
-        return self._take(self._num_bytes)  # one request; RawIOBase would ask for 8 KiB at a time
-
-    def readinto(self, buffer: Any) -> int:
-        content = self._take(min(self._position + len(buffer), self._num_bytes))
-        buffer[: len(content)] = content
-        return len(content)
-
-    def _take(self, end: int) -> bytes:
-        content = self._storage.read_range(self._url, self._position, end)
-        if len(content) < end - self._position:
-            raise RunFailed(
-                f"{self._url} ended at byte {self._position + len(content)} of {self._num_bytes}: it changed while it "
-                "was read. What was made of it would mix two versions. Keep sources still and run again."
-            )
-        self._position += len(content)
-        return content
 
 
 def _read_local_range(path: str, start: int, end: int) -> bytes:

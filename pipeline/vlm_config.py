@@ -30,7 +30,7 @@ VLM_CORRECTIONS: tuple[VlmCorrection, ...] = ("exif", "alpha", "sixteen_bit")
 
 
 class ShareGptConfig(Frozen):
-    """`columns` and `tags` of a meta data set: AutoModel's names and defaults (see `forms.ShareGptForm`)."""
+    """Names in a ShareGPT-like row, `columns` and `tags` of a meta data set, with AutoModel's defaults."""
 
     messages: str = "messages"
     images: str = "images"

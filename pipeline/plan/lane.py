@@ -36,7 +36,7 @@ from pipeline.plan.shards import ShardCutter, pixel_bytes
 from pipeline.plan.statistics import LaneStatistics
 from pipeline.plan.step_costs import LaneCosts
 from pipeline.plan.stream import GroupStream
-from pipeline.plan_table import LanePlan, ShardPlan, packs_to_table
+from pipeline.plan_table import LanePlan, ShardPlan, in_portions, packs_to_table
 from pipeline.records import PlannedPack, PlannedSample
 from pipeline.schemas import PLAN_SCHEMA
 from pipeline.storage import Storage
@@ -105,27 +105,13 @@ def plan_lane(unit: LaneUnit) -> LanePlanned:
         unit.storage.publishing(unit.folder.plan_lane(unit.lane)) as file,
         pq.ParquetWriter(file, PLAN_SCHEMA) as writer,
     ):
-        for packs in _batches(lane.planned_packs()):
+        for packs in in_portions(lane.planned_packs(), FLUSH_SAMPLES):  # one row group each
             table = packs_to_table(packs)
             lane.written(table)
             writer.write_table(table)
         summary = lane.summary()
         writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(summary)})
     return _planned(unit.lane, summary)
-
-
-def _batches(packs: Iterator[PlannedPack]) -> Iterator[list[PlannedPack]]:
-    """Packs in batches of about FLUSH_SAMPLES samples: one row group of the lane's file each."""
-    batch: list[PlannedPack] = []
-    num_samples = 0
-    for pack in packs:
-        batch.append(pack)
-        num_samples += len(pack.samples)
-        if num_samples >= FLUSH_SAMPLES:
-            yield batch
-            batch, num_samples = [], 0
-    if batch:
-        yield batch
 
 
 class _Lane:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
 from pipeline.index_table import iter_rows
-from pipeline.plan_table import ShardPlan, table_to_packs
+from pipeline.plan_table import ShardPlan, in_portions, table_to_packs
 from pipeline.render.pack import PackRules, RenderedPack, render_pack
-from pipeline.render.plan_rows import in_portions, read_index_rows, read_packs
+from pipeline.render.plan_rows import SAMPLES_PER_PORTION, read_index_rows, read_packs
 from pipeline.sources.reader import SourceReader
 from pipeline.storage import Storage
 
@@ -74,7 +74,7 @@ class BagelMaker:
             SourceError: a pack has nothing to learn left.
         """
         planned = read_packs(self._storage, self._folder, lane, shard, plan, table_to_packs)
-        for portion in in_portions(planned):
+        for portion in in_portions(planned, SAMPLES_PER_PORTION):
             rows = read_index_rows(self._storage, self._folder, portion, INDEX_COLUMNS, iter_rows)
             for pack in portion:
                 yield pack.pack, render_pack(pack, rows, self._reader, self._rules)

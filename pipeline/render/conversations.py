@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.executor import Executor, Progress
 from pipeline.fingerprint import fingerprint
 from pipeline.model_config import model_fingerprint
-from pipeline.plan_table import PlanManifest, ShardPlan
+from pipeline.plan_table import PlanManifest, ShardPlan, in_portions
 from pipeline.processor import VlmProcessor
 from pipeline.render.conversation_pack import (
     TOKEN_KINDS,
@@ -26,7 +26,7 @@ from pipeline.render.conversation_pack import (
 from pipeline.render.fake_image import vision_token_ids
 from pipeline.render.mrope import RopeIndex, rope_index
 from pipeline.render.pixel_table import calibrate
-from pipeline.render.plan_rows import in_portions, read_index_rows, read_packs
+from pipeline.render.plan_rows import SAMPLES_PER_PORTION, read_index_rows, read_packs
 from pipeline.render.stage import Rendered, read_plan, refuse_other_maker, render_bake
 from pipeline.render.unit import RenderJob
 from pipeline.sources.conversations.reader import ConversationMedia
@@ -94,7 +94,7 @@ class ConversationMaker:
             SourceError: a pack has no sample left.
         """
         planned = read_packs(self._storage, self._folder, lane, shard, plan, table_to_conversation_packs)
-        for portion in in_portions(planned):
+        for portion in in_portions(planned, SAMPLES_PER_PORTION):
             rows = read_index_rows(self._storage, self._folder, portion, INDEX_COLUMNS, table_to_conversation_rows)
             for pack in portion:
                 yield (

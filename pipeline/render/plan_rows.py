@@ -15,10 +15,11 @@ from pipeline.plan_table import ShardPlan
 from pipeline.records import RowId
 from pipeline.storage import Storage
 
-__all__ = ["in_portions", "read_index_rows", "read_packs"]
+__all__ = ["SAMPLES_PER_PORTION", "read_index_rows", "read_packs"]
 
 PACKS_PER_READ = 32
 SAMPLES_PER_PORTION = 2048
+"""Samples that are looked up and held in memory at once."""
 
 
 class NamedSample(Protocol):
@@ -113,20 +114,6 @@ def _plan_disagrees(url: str, found: str, lane: int, shard: int) -> RunFailed:
         f"{url} has {found} where plan.json expects shard {shard} of lane {lane}. A shard made of it would belong to "
         "another plan. Run `parbake plan` again, then render."
     )
-
-
-def in_portions(packs: Iterable[Pack]) -> Iterator[list[Pack]]:
-    """Packs in lists of about SAMPLES_PER_PORTION samples: what is looked up and held in memory at once."""
-    portion: list[Pack] = []
-    num_samples = 0
-    for pack in packs:
-        portion.append(pack)
-        num_samples += len(pack.samples)
-        if num_samples >= SAMPLES_PER_PORTION:
-            yield portion
-            portion, num_samples = [], 0
-    if portion:
-        yield portion
 
 
 def read_index_rows(

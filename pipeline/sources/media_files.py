@@ -23,9 +23,11 @@ from pipeline.storage import FileIdentity, Storage
 from pipeline.tokenizer import is_encodable
 
 __all__ = [
+    "MEDIA_ERRORS",
     "MISSING_FILE",
     "OUTSIDE_ROOT",
     "MediaFault",
+    "fault_of",
     "locate",
     "measure_file",
     "measure_folder",
@@ -42,6 +44,10 @@ BAD_REFERENCE = "bad_reference"
 
 class MediaFault(Exception):
     """A media file cannot be used; the message is the reason."""
+
+
+MEDIA_ERRORS = (MediaFault, ImageFault, OSError)
+"""What may be raised of one medium; `fault_of` judges it."""
 
 
 def locate(root: str, reference: str, storage: Storage, *, allow_outside: bool) -> str:
@@ -172,18 +178,27 @@ def _guarded(
     """What `measure` finds at the file's URL, or an entry with the reason why it finds nothing."""
     try:
         return measure(locate(settings.root, reference, storage, allow_outside=settings.allow_outside))
-    except MediaFault as fault:
-        reason = str(fault)
-    except ImageFault as fault:
-        reason = fault.reason
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        reason = MISSING_FILE
-    except PermissionError as error:
-        refuse_expired_credentials(settings.source, reference, settings.root, storage, error)
-        reason = UNREADABLE_FILE
-    except OSError as error:
-        raise RunFailed(
-            f"{settings.source}: {reference!r} below {settings.root!r} cannot be read ({error}). Whether its row can "
-            "be used must not depend on a failing disk. See to the storage and run the same command again."
-        ) from error
+    except MEDIA_ERRORS as error:
+        reason = fault_of(error, settings.source, reference, settings.root, storage)
     return ImageEntry(reference=reference if is_encodable(reference) else "", fault=reason)
+
+
+def fault_of(error: MediaFault | ImageFault | OSError, source: str, name: str, root: str, storage: Storage) -> str:
+    """Why a medium cannot be used, from what was raised when it was looked at.
+
+    Raises:
+        RunFailed: that says nothing about the medium: a failing disk, or credentials that have expired.
+    """
+    if isinstance(error, ImageFault):
+        return error.reason
+    if isinstance(error, MediaFault):
+        return str(error)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return MISSING_FILE
+    if isinstance(error, PermissionError):
+        refuse_expired_credentials(source, name, root, storage, error)
+        return UNREADABLE_FILE
+    raise RunFailed(
+        f"{source}: {name!r} below {root!r} cannot be read ({error}). Whether its row can be used must not depend on a "
+        "failing disk. See to the storage and run the same command again."
+    ) from error

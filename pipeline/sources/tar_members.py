@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import lzma
 import tarfile
 import tempfile
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final, cast
 
+from pipeline.ranged_file import RangedFile
 from pipeline.storage import Storage
 
 __all__ = ["TarContent", "TarMember", "TarReader", "list_members"]
@@ -87,7 +87,7 @@ class TarReader:
 
     def member(self, url: str, offset: int, num_bytes: int) -> BinaryIO:
         """A member as a seekable file of its own; closing it is not needed."""
-        return cast("BinaryIO", _Member(self, url, offset, num_bytes))
+        return cast("BinaryIO", RangedFile(lambda start, end: self.read(url, offset + start, end - start), num_bytes))
 
     @contextmanager
     def opened(self, url: str) -> Iterator[tuple[BinaryIO, bool]]:
@@ -170,44 +170,3 @@ def _kind(entry: tarfile.TarInfo) -> str:
     if entry.isdir():
         return "directory"
     return "hard_link" if entry.islnk() else "symbolic_link" if entry.issym() else "other"
-
-
-class _Member(io.RawIOBase):
-    """A member of a tar as a file of its own."""
-
-    def __init__(self, tars: TarReader, url: str, offset: int, num_bytes: int) -> None:
-        self._tars = tars
-        self._url = url
-        self._offset = offset
-        self._num_bytes = num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readall(self) -> bytes:
-        return self.read(max(0, self._num_bytes - self._position))
-
-    def read(self, size: int = -1) -> bytes:
-        if size is None or size < 0:
-            return self.readall()
-        size = max(0, min(size, self._num_bytes - self._position))
-        content = self._tars.read(self._url, self._offset + self._position, size)
-        self._position += len(content)
-        return content
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.read(len(buffer))
-        buffer[: len(content)] = content
-        return len(content)

@@ -15,7 +15,7 @@ from pipeline.demo import write_demo
 from pipeline.demo.chats import SUBSETS
 from pipeline.processor import load_processor
 from pipeline.render.mrope import rope_index
-from pipeline.sources.conversations.forms import ShareGptForm, from_openai, from_sharegpt
+from pipeline.sources.conversations.forms import from_openai, from_sharegpt
 from pipeline.vlm_config import VlmConfig
 
 
@@ -103,7 +103,7 @@ def test_the_meta_data_set_finds_its_files_and_reads_as_conversations(demo_folde
         assert Path(source.path).is_file()
         text = Path(source.path).read_text(encoding="utf-8")
         rows = json.loads(text) if source.path.endswith(".json") else [json.loads(line) for line in text.splitlines()]
-        made = [from_sharegpt(row, ShareGptForm(**source.form.model_dump())) for row in rows]
+        made = [from_sharegpt(row, source.form) for row in rows]
         assert len(made) == {"clips": 12, "scenes": 85}[source.name]
         names = [name for row in made for medium in row.media for name in _listed(medium.value)]
         lost = [name for name in names if not (Path(source.media_dir) / name).is_file()]

@@ -10,11 +10,10 @@ import pytest
 from pipeline.bake import BakeFolder
 from pipeline.errors import RunFailed
 from pipeline.index_table import iter_rows, rows_to_table
-from pipeline.plan_table import ShardPlan, packs_to_table, table_to_packs
+from pipeline.plan_table import ShardPlan, in_portions, packs_to_table, table_to_packs
 from pipeline.records import ImageEntry, IndexRow, PlannedPack, PlannedSample, RowId
-from pipeline.render import plan_rows
 from pipeline.render.bagel import INDEX_COLUMNS
-from pipeline.render.plan_rows import in_portions, read_index_rows, read_packs
+from pipeline.render.plan_rows import read_index_rows, read_packs
 from pipeline.storage import Storage
 
 SHARD_OF = [0] * 5 + [1] * 80 + [2] * 15
@@ -104,6 +103,5 @@ def test_an_index_that_is_too_short_for_the_plan_is_refused(folder, tmp_path):
         read_index_rows(Storage(), folder, [pack], INDEX_COLUMNS, iter_rows)
 
 
-def test_a_portion_is_bounded_in_samples(monkeypatch):
-    monkeypatch.setattr(plan_rows, "SAMPLES_PER_PORTION", 3)
-    assert [len(portion) for portion in in_portions(packs()[:8])] == [3, 3, 2]
+def test_a_portion_is_bounded_in_samples():
+    assert [len(portion) for portion in in_portions(packs()[:8], 3)] == [3, 3, 2]

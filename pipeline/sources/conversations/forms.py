@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.vlm_config import ShareGptConfig
+
 __all__ = [
     "Conversation",
     "MediaReference",
     "RowFault",
-    "ShareGptForm",
     "cord_answers",
     "describe_image",
     "from_openai",
@@ -69,20 +70,6 @@ class Conversation:
         return json.dumps(self.messages, ensure_ascii=False, separators=(",", ":"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGptForm:
-    """Names of columns and roles in a ShareGPT-like row; the defaults are AutoModel's."""
-
-    messages: str = "messages"
-    images: str = "images"
-    videos: str = "videos"
-    role_tag: str = "role"
-    content_tag: str = "content"
-    user_tag: str = "user"
-    assistant_tag: str = "assistant"
-    system_tag: str = "system"
-
-
 class _Builder:
     """Collects messages and numbers the media in order of appearance."""
 
@@ -105,7 +92,7 @@ def _text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
 
-def from_sharegpt(row: Mapping[str, Any], form: ShareGptForm) -> Conversation:
+def from_sharegpt(row: Mapping[str, Any], form: ShareGptConfig) -> Conversation:
     """A row of a meta data set: user text split at `<image>` and `<video>`, other roles as plain text.
 
     Raises:

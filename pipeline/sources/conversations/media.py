@@ -23,7 +23,6 @@ from typing import Any, BinaryIO, Final
 
 from PIL import Image
 
-from pipeline.errors import RunFailed
 from pipeline.media.decode import decode_rgb
 from pipeline.media.faults import DECODE_ERROR, TOO_MANY_PIXELS, ImageFault
 from pipeline.media.header import inspect_image
@@ -32,7 +31,7 @@ from pipeline.processor import predicted_frames
 from pipeline.sources.conversations.hub import HubCells
 from pipeline.sources.conversations.mock import MockPictures
 from pipeline.sources.conversations.records import ConversationSettings
-from pipeline.sources.media_files import MISSING_FILE, UNREADABLE_FILE, MediaFault, locate, media_stamp
+from pipeline.sources.media_files import MEDIA_ERRORS, MediaFault, fault_of, locate, media_stamp
 from pipeline.sources.tar_members import TarReader
 from pipeline.storage import FileIdentity, Storage
 from pipeline.vlm_records import Medium
@@ -92,21 +91,9 @@ class MediaReader:
             if medium.kind == "video":
                 return self._measured_video(medium), 0
             return self._measured_image(medium)
-        except MediaFault as fault:
-            reason = str(fault)
-        except ImageFault as fault:
-            reason = fault.reason
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            reason = MISSING_FILE
-        except PermissionError:
-            reason = UNREADABLE_FILE
-        except OSError as error:
-            raise RunFailed(
-                f"{self._settings.source.name}: {medium.container or medium.reference!r} below {self._settings.root!r} "
-                f"cannot be read ({error}). Whether its row can be used must not depend on a failing disk. See to the "
-                "storage and run the same command again."
-            ) from error
-        return replace(medium, fault=reason), 0
+        except MEDIA_ERRORS as error:
+            source, name = self._settings.source.name, medium.container or medium.reference
+            return replace(medium, fault=fault_of(error, source, name, self._settings.root, self._storage)), 0
 
     def image(self, medium: Medium) -> Image.Image:
         """The picture, RGB.

@@ -11,12 +11,12 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipeline.sources.conversations.forms import MediaReference, RowFault, ShareGptForm, from_sharegpt
+from pipeline.sources.conversations.forms import MediaReference, RowFault, from_sharegpt
 from pipeline.sources.conversations.records import Draft
 from pipeline.sources.json_text import JsonFault, parse_json
 from pipeline.sources.jsonl_lines import iter_lines
 from pipeline.storage import Storage
-from pipeline.vlm_config import ConversationSourceConfig
+from pipeline.vlm_config import ConversationSourceConfig, ShareGptConfig
 from pipeline.vlm_records import Medium
 
 __all__ = ["drafts", "is_jsonl", "iter_rows"]
@@ -36,7 +36,7 @@ def iter_rows(storage: Storage, url: str, start: int, end: int) -> Iterator[tupl
 
 def drafts(source: ConversationSourceConfig, storage: Storage, start: int, end: int) -> Iterator[Draft]:
     """Rows of a JSONL's range, or of a whole JSON array; row numbers count from the first of them."""
-    form = ShareGptForm(**source.form.model_dump())
+    form = source.form
     if not is_jsonl(source.path):
         yield from _array_drafts(source, storage, form)
         return
@@ -50,7 +50,7 @@ def drafts(source: ConversationSourceConfig, storage: Storage, start: int, end: 
             yield Draft(row=number, fault=str(fault), detail=line[:80].decode("utf-8", "replace").strip())
 
 
-def _array_drafts(source: ConversationSourceConfig, storage: Storage, form: ShareGptForm) -> Iterator[Draft]:
+def _array_drafts(source: ConversationSourceConfig, storage: Storage, form: ShareGptConfig) -> Iterator[Draft]:
     rows = parse_json(storage.read_bytes(source.path))
     if not isinstance(rows, list):
         raise JsonFault("not_an_array")
@@ -58,7 +58,7 @@ def _array_drafts(source: ConversationSourceConfig, storage: Storage, form: Shar
         yield _draft(number, row, form)
 
 
-def _draft(number: int, row: object, form: ShareGptForm) -> Draft:
+def _draft(number: int, row: object, form: ShareGptConfig) -> Draft:
     if not isinstance(row, Mapping):
         return Draft(row=number, fault="not_an_object", detail=type(row).__name__)
     try:

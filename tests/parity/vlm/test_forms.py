@@ -13,7 +13,6 @@ from nemo_automodel.components.datasets.vlm.utils import json2token
 from pipeline.sources.conversations.forms import (
     Conversation,
     RowFault,
-    ShareGptForm,
     cord_answers,
     describe_image,
     from_openai,
@@ -21,6 +20,7 @@ from pipeline.sources.conversations.forms import (
     from_unimm,
     json_to_tokens,
 )
+from pipeline.vlm_config import ShareGptConfig
 from tests.parity.vlm.modelopt_oracle import nemotron
 
 
@@ -64,7 +64,7 @@ SHAREGPT_ROWS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("row", SHAREGPT_ROWS)
 def test_a_sharegpt_row_equals_the_references(row: dict[str, Any]) -> None:
     expected = reference.convert_sharegpt_to_conversation(row)["conversation"]
-    assert with_media(from_sharegpt(row, ShareGptForm())) == expected
+    assert with_media(from_sharegpt(row, ShareGptConfig())) == expected
 
 
 def test_columns_and_tags_are_configurable() -> None:
@@ -75,7 +75,7 @@ def test_columns_and_tags_are_configurable() -> None:
     columns = {"messages": "conversations", "images": "image"}
     tags = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt"}
     expected = reference.convert_sharegpt_to_conversation(row, columns=columns, tags=tags)["conversation"]
-    assert with_media(from_sharegpt(row, ShareGptForm(**columns, **tags))) == expected
+    assert with_media(from_sharegpt(row, ShareGptConfig(**columns, **tags))) == expected
 
 
 def test_parsed_receipts_become_the_same_tokens() -> None:
