@@ -261,7 +261,7 @@ def manifest_from_json(content: bytes) -> PlanManifest:
         fields = json.loads(content)
         lanes = tuple(_lane_from_json(lane) for lane in fields["lanes"])
         return PlanManifest(**_exactly(PlanManifest, {**fields, "lanes": lanes}))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFailed(
             f"plan.json cannot be read ({error}), so the packs it lists are unknown; "
             "run `parbake plan` again, which writes it anew."

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from pipeline.records import IndexedUnit
-from pipeline.sources.media_files import refuse_expired_credentials
 from pipeline.sources.settings import MeasureSettings
 from pipeline.storage import FileIdentity, Storage
 
@@ -37,10 +36,7 @@ def file_identity(url: str, storage: Storage) -> FileIdentity:
     """Identity of a listed file; NO_FILE for one that is no file after all (a broken link)."""
     try:
         return storage.identity(url)
-    except PermissionError as error:
-        refuse_expired_credentials("the index", url.rpartition("/")[2], url.rpartition("/")[0], storage, error)
-        return NO_FILE
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
         return NO_FILE
 
 

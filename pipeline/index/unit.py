@@ -19,7 +19,7 @@ from pipeline.schemas import INDEX_SCHEMA
 from pipeline.sources import nemotron_vlm, t2i_pretrain, unified_edit, vlm_sft
 from pipeline.sources.draft import Draft, finish_drafts
 from pipeline.sources.jsonl_lines import iter_lines
-from pipeline.sources.media_files import MediaFault, locate, refuse_expired_credentials
+from pipeline.sources.media_files import MediaFault, locate
 from pipeline.sources.parquet_rows import (
     INVALID_UTF8,
     ParquetFault,
@@ -86,11 +86,7 @@ class _Measured:
                 yield from self._file_drafts(parquet)
         except ParquetFault as fault:
             self.fault = str(fault)
-        except PermissionError as error:
-            spec = self.spec
-            refuse_expired_credentials(spec.source, spec.path, spec.settings.root, spec.storage, error)
-            self.fault = "missing_file"
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
             self.fault = "missing_file"
 
     def _file_drafts(self, parquet: pq.ParquetFile) -> Iterator[Draft]:

@@ -8,6 +8,8 @@ of rows.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import json
 from collections.abc import Iterator
@@ -45,6 +47,7 @@ from pipeline.tokenizer import Tokenizer
 __all__ = ["LanePlanned", "LaneUnit", "plan_lane", "read_lane"]
 
 FLUSH_SAMPLES = 4096
+GARBAGE_THRESHOLD = 200_000
 METADATA_KEY = b"parbake"
 
 
@@ -102,6 +105,7 @@ def plan_lane(unit: LaneUnit) -> LanePlanned:
     """
     lane = _Lane(unit)
     with (
+        _rare_collections(),
         unit.storage.publishing(unit.folder.plan_lane(unit.lane)) as file,
         pq.ParquetWriter(file, PLAN_SCHEMA) as writer,
     ):
@@ -112,6 +116,17 @@ def plan_lane(unit: LaneUnit) -> LanePlanned:
         summary = lane.summary()
         writer.add_key_value_metadata({METADATA_KEY.decode(): json.dumps(summary)})
     return _planned(unit.lane, summary)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Rows become many small objects without cycles, which the collector would search again and again in vain."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], GARBAGE_THRESHOLD), *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Lane:

@@ -33,7 +33,6 @@ __all__ = [
     "measure_folder",
     "measure_video",
     "media_stamp",
-    "refuse_expired_credentials",
 ]
 
 MISSING_FILE = "missing_file"
@@ -60,6 +59,9 @@ def locate(root: str, reference: str, storage: Storage, *, allow_outside: bool) 
         raise MediaFault(BAD_REFERENCE)
     local_root = storage.local_path(root)
     joined = os.path.join(root if local_root is None else local_root, reference)  # noqa: PTH118 (the reference's rule)
+    if local_root is not None:
+        while "://" in joined:  # a row that names a URL names a file below the root; storage must not take it for one
+            joined = joined.replace("://", ":/")  # the same path to a file system
     if allow_outside:
         return joined
     if local_root is None:
@@ -159,19 +161,6 @@ def measure_folder(reference: str, settings: MeasureSettings, storage: Storage) 
     return tuple(measure_file(reference + name, settings, storage, plain=True) for name in sort_frame_names(names))
 
 
-def refuse_expired_credentials(source: str, name: str, root: str, storage: Storage, error: PermissionError) -> None:
-    """A local file that may not be read is its own fault; an object store that refuses is not the object's.
-
-    Raises:
-        RunFailed: `root` is on an object store.
-    """
-    if storage.local_path(root) is None:
-        raise RunFailed(
-            f"{source}: {root!r} refuses to let {name!r} be read ({error}), as it does once credentials have expired. "
-            "Whether a row can be used must not depend on that. Renew the credentials and run the same command again."
-        ) from error
-
-
 def _guarded(
     reference: str, settings: MeasureSettings, storage: Storage, measure: Callable[[str], ImageEntry]
 ) -> ImageEntry:
@@ -179,15 +168,15 @@ def _guarded(
     try:
         return measure(locate(settings.root, reference, storage, allow_outside=settings.allow_outside))
     except MEDIA_ERRORS as error:
-        reason = fault_of(error, settings.source, reference, settings.root, storage)
+        reason = fault_of(error, settings.source, reference, settings.root)
     return ImageEntry(reference=reference if is_encodable(reference) else "", fault=reason)
 
 
-def fault_of(error: MediaFault | ImageFault | OSError, source: str, name: str, root: str, storage: Storage) -> str:
+def fault_of(error: MediaFault | ImageFault | OSError, source: str, name: str, root: str) -> str:
     """Why a medium cannot be used, from what was raised when it was looked at.
 
     Raises:
-        RunFailed: that says nothing about the medium: a failing disk, or credentials that have expired.
+        RunFailed: that says nothing about the medium: a failing disk. (`Storage` raises it for expired credentials.)
     """
     if isinstance(error, ImageFault):
         return error.reason
@@ -196,7 +185,6 @@ def fault_of(error: MediaFault | ImageFault | OSError, source: str, name: str, r
     if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return MISSING_FILE
     if isinstance(error, PermissionError):
-        refuse_expired_credentials(source, name, root, storage, error)
         return UNREADABLE_FILE
     raise RunFailed(
         f"{source}: {name!r} below {root!r} cannot be read ({error}). Whether its row can be used must not depend on a "

@@ -126,6 +126,9 @@ CASES: dict[str, LineCase] = {
     "a symlink that stays inside": LineCase({"image": "inside.png", "conversations": ASK}, SEEN),
     "two dots that stay inside": LineCase({"image": "folder/../a.png", "conversations": ASK}, SEEN),
     "a missing file": LineCase({"image": "absent.png", "conversations": ASK}, "missing_file"),
+    "a URL where a file below the media folder is expected": LineCase(
+        {"image": "https://example.com/a.png", "conversations": ASK}, "missing_file"
+    ),
     "a folder for a file": LineCase({"image": "folder", "conversations": ASK}, "missing_file"),
     "several images in one row": LineCase(
         talk(("human", "<image>or<image>What?"), ("gpt", "yes"), image=["a.png", "b.png"]),

@@ -56,6 +56,8 @@ def root(tmp_path: Path) -> Path:
         ("escape.jpg", "outside_root"),
         ("escape/secret.jpg", "outside_root"),
         ("/etc/passwd", "outside_root"),
+        ("https://example.com/a.jpg", "missing_file"),
+        ("file:///etc/passwd", "missing_file"),
         ("absent.jpg", "missing_file"),
         ("a.jpg/b.jpg", "missing_file"),
         ("sub", "missing_file"),

@@ -93,7 +93,7 @@ class MediaReader:
             return self._measured_image(medium)
         except MEDIA_ERRORS as error:
             source, name = self._settings.source.name, medium.container or medium.reference
-            return replace(medium, fault=fault_of(error, source, name, self._settings.root, self._storage)), 0
+            return replace(medium, fault=fault_of(error, source, name, self._settings.root)), 0
 
     def image(self, medium: Medium) -> Image.Image:
         """The picture, RGB.
