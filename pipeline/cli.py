@@ -179,7 +179,7 @@ def _settings(
     executor: str | None,
     overrides: list[str] | None,
 ) -> Config | VlmConfig:
-    from pipeline.config_reader import Flags, load_config
+    from pipeline.configuration.reader import Flags, load_config
 
     flags = Flags(output=output, world_size=world_size, packs_per_lane=packs_per_lane, executor=executor)
     settings = load_config(config, overrides or (), flags)

@@ -12,7 +12,7 @@ from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
 from pipeline.committed import shortened
 from pipeline.config import LengthConfig
-from pipeline.config_writer import without_secrets
+from pipeline.configuration.writer import without_secrets
 from pipeline.errors import BakeConflict, RunFailed
 from pipeline.plan_table import manifest_from_json
 from pipeline.storage import Storage

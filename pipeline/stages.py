@@ -19,7 +19,7 @@ from typing import Protocol
 from loaders.format import DatasetManifest
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
-from pipeline.config_writer import resolved_yaml, without_secrets
+from pipeline.configuration.writer import resolved_yaml, without_secrets
 from pipeline.executor import Executor, Progress, SilentProgress, make_executor
 from pipeline.law_report import ValidationReport
 from pipeline.output import BakeIdentity, refuse_other_bake, refuse_other_plan

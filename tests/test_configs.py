@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import Config
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

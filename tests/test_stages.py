@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pipeline import stages
 from pipeline.config import Config
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.demo import write_demo
 from pipeline.errors import BakeConflict, ConfigError, LawBroken, RunFailed
 from pipeline.inspect import describe, print_pack

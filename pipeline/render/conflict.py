@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
-from pipeline.config_writer import without_secrets
+from pipeline.configuration.writer import without_secrets
 from pipeline.errors import BakeConflict
 from pipeline.plan_table import ShardPlan
 from pipeline.storage import Storage

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from pipeline import stages
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.conversation_table import table_to_conversation_packs
 from pipeline.executor import SilentProgress
 from pipeline.vlm_records import ConversationPack

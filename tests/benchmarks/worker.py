@@ -35,7 +35,7 @@ def stage(name: str, config: str) -> Measure:
     import torch
 
     import pipeline.stages as stages
-    from pipeline.config_reader import load_config
+    from pipeline.configuration.reader import load_config
 
     torch.set_num_threads(1)
     loaded = load_config(config)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from pipeline import stages
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.executor import SilentProgress
 
 __all__ = ["bake_vlm", "write_vlm_recipe"]

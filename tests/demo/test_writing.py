@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from pipeline.config import Config
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.demo import write_demo
 from pipeline.demo.chats import SUBSETS
 from pipeline.processor import load_processor

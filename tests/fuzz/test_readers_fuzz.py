@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from loaders.errors import FormatError
 from loaders.format import parse_dataset_manifest, parse_pack_header, parse_sidecar
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.errors import ParbakeError
 from pipeline.index_table import source_index_from_json
 from pipeline.plan_table import manifest_from_json

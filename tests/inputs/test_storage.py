@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from PIL import Image
 
 from pipeline import stages
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.errors import RunFailed
 from tests.inputs.kitchen import STREAMS, Baked, Sources, bake, conversation
 from tests.media.gallery import encode

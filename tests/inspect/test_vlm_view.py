@@ -13,7 +13,7 @@ from PIL import Image
 
 from loaders import PackedShards
 from pipeline import stages
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.demo.drawing import picture
 from pipeline.demo.scenes import Scene, Thing
 from pipeline.errors import ConfigError

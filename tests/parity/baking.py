@@ -9,7 +9,7 @@ from typing import Any
 
 from loaders import PackedShards
 from pipeline import stages
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.executor import SilentProgress
 from tests.datamaker.recipe import Recipe
 

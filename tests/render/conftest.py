@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.bake import BakeFolder
 from pipeline.config import Config
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.executor import InlineExecutor, SilentProgress
 from pipeline.index.run import run_index
 from pipeline.plan.run import run_plan

@@ -17,7 +17,7 @@ import pytest
 
 from loaders.format import parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.errors import BakeConflict, ConfigError, RunFailed, TooManyDrops
 from pipeline.executor import InlineExecutor, SilentProgress
 from pipeline.render.run import run_render

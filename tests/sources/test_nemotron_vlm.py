@@ -10,7 +10,7 @@ import pytest
 from pipeline import stages
 from pipeline.bake import BakeFolder
 from pipeline.config import Config, SourceConfig
-from pipeline.config_reader import load_config
+from pipeline.configuration.reader import load_config
 from pipeline.errors import ConfigError, RunFailed
 from pipeline.media.decode import decode_rgb
 from pipeline.plan.random import LaneRandom

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from pipeline.config import Frozen
-from pipeline.config_check import checked, mapping_at
-from pipeline.config_document import parse_json
-from pipeline.config_errors import Origin, config_error, nearest, suggestion, unknown_key
-from pipeline.config_paths import Paths
+from pipeline.configuration.check import checked, mapping_at
+from pipeline.configuration.document import parse_json
+from pipeline.configuration.errors import Origin, config_error, nearest, suggestion, unknown_key
+from pipeline.configuration.paths import Paths
 from pipeline.errors import ConfigError
 from pipeline.vlm_config import ConversationSourceConfig, MockConfig, NemotronConfig, ShareGptConfig, SourceKind
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import yaml
 
 from pipeline.config import Config, GroupConfig
+from pipeline.configuration.vlm_writer import vlm_content, without_secrets
 from pipeline.vlm_config import VlmConfig
-from pipeline.vlm_config_writer import vlm_content, without_secrets
 
 __all__ = ["resolved_yaml", "without_secrets"]
 

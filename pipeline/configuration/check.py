@@ -16,7 +16,7 @@ from typing import Literal, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from pipeline.config_errors import Origin, config_error, suggestion, unknown_key
+from pipeline.configuration.errors import Origin, config_error, suggestion, unknown_key
 from pipeline.errors import ConfigError
 
 __all__ = ["checked", "mapping_at", "plain_value"]

@@ -6,7 +6,7 @@ Each rule names the reference's own failure: an assertion, a division by zero, o
 from __future__ import annotations
 
 from pipeline.config import Config, DatasetConfig, FrameSamplerConfig, GroupConfig
-from pipeline.config_errors import Origin, config_error
+from pipeline.configuration.errors import Origin, config_error
 from pipeline.errors import ConfigError
 
 __all__ = ["check_rules"]

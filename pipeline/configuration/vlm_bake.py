@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from pipeline.config_bake import num_bytes_of, read_length, without_none
-from pipeline.config_check import checked
-from pipeline.config_errors import Origin, unknown_key
+from pipeline.configuration.bake import num_bytes_of, read_length, without_none
+from pipeline.configuration.check import checked
+from pipeline.configuration.errors import Origin, unknown_key
+from pipeline.configuration.vlm_sources import SourcesRead
 from pipeline.errors import ConfigError
 from pipeline.vlm_config import VLM_CORRECTIONS, VlmBakeConfig
-from pipeline.vlm_config_sources import SourcesRead
 
 __all__ = ["read_vlm_bake", "storage_options_of"]
 

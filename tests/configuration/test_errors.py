@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.config_errors import nearest
-from pipeline.config_reader import load_config
+from pipeline.configuration.errors import nearest
+from pipeline.configuration.reader import load_config
 from pipeline.errors import ConfigError
 
 RECIPE: dict[str, Any] = yaml.safe_load(

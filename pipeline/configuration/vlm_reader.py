@@ -18,16 +18,16 @@ from typing import Any
 from pydantic import Field
 
 from pipeline.config import Frozen
-from pipeline.config_check import checked, mapping_at
-from pipeline.config_document import Document, with_environment
-from pipeline.config_errors import Origin, config_error, nearest, unknown_key
-from pipeline.config_overrides import Overrides
-from pipeline.config_paths import Paths
+from pipeline.configuration.check import checked, mapping_at
+from pipeline.configuration.document import Document, with_environment
+from pipeline.configuration.errors import Origin, config_error, nearest, unknown_key
+from pipeline.configuration.overrides import Overrides
+from pipeline.configuration.paths import Paths
+from pipeline.configuration.vlm_bake import read_vlm_bake, storage_options_of
+from pipeline.configuration.vlm_sources import COMMON_KEYS, read_sources
 from pipeline.errors import ConfigError
 from pipeline.storage import Storage
 from pipeline.vlm_config import VlmBakeConfig, VlmConfig
-from pipeline.vlm_config_bake import read_vlm_bake, storage_options_of
-from pipeline.vlm_config_sources import COMMON_KEYS, read_sources
 
 __all__ = ["VLM_SECTIONS", "is_vlm_recipe", "read_vlm_config"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from pipeline.config_errors import Origin, shown
+from pipeline.configuration.errors import Origin, shown
 from pipeline.errors import ConfigError
 from pipeline.storage import Storage
 

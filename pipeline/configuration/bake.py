@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from pipeline.config import CORRECTIONS, BakeConfig, LengthConfig
-from pipeline.config_check import checked, mapping_at
-from pipeline.config_errors import Origin, config_error, suggestion, unknown_key
+from pipeline.configuration.check import checked, mapping_at
+from pipeline.configuration.errors import Origin, config_error, suggestion, unknown_key
 from pipeline.errors import ConfigError
 
 __all__ = ["num_bytes_of", "read_bake", "read_length", "without_none"]

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pipeline.config import Config, DatasetConfig, Frozen
-from pipeline.config_bake import read_bake
-from pipeline.config_check import checked, mapping_at, plain_value
-from pipeline.config_document import Document, read_document, with_environment
-from pipeline.config_errors import Origin, config_error, nearest, unknown_key
-from pipeline.config_groups import read_groups
-from pipeline.config_overrides import Flags, Overrides
-from pipeline.config_paths import Paths
-from pipeline.config_rules import check_rules
-from pipeline.config_writer import resolved_yaml
+from pipeline.configuration.bake import read_bake
+from pipeline.configuration.check import checked, mapping_at, plain_value
+from pipeline.configuration.document import Document, read_document, with_environment
+from pipeline.configuration.errors import Origin, config_error, nearest, unknown_key
+from pipeline.configuration.groups import read_groups
+from pipeline.configuration.overrides import Flags, Overrides
+from pipeline.configuration.paths import Paths
+from pipeline.configuration.rules import check_rules
+from pipeline.configuration.vlm_reader import is_vlm_recipe, read_vlm_config
+from pipeline.configuration.writer import resolved_yaml
 from pipeline.errors import ConfigError
 from pipeline.storage import Storage
 from pipeline.vlm_config import VlmConfig
-from pipeline.vlm_config_reader import is_vlm_recipe, read_vlm_config
 
 __all__ = ["Flags", "load_bagel_config", "load_config", "resolved_yaml"]
 

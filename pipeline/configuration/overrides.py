@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.config_document import parse_yaml, with_environment
-from pipeline.config_errors import Origin, suggestion, unknown_key
+from pipeline.configuration.document import parse_yaml, with_environment
+from pipeline.configuration.errors import Origin, suggestion, unknown_key
 from pipeline.errors import ConfigError
 
 __all__ = ["Flags", "Overrides"]

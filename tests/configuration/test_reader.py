@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipeline.config import CORRECTIONS, Config
-from pipeline.config_reader import Flags, load_config, resolved_yaml
+from pipeline.configuration.reader import Flags, load_config, resolved_yaml
 from pipeline.errors import ConfigError
 
 RECIPE: dict[str, Any] = yaml.safe_load(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from pipeline.config import Config
-from pipeline.config_reader import Flags, load_config, resolved_yaml
+from pipeline.configuration.reader import Flags, load_config, resolved_yaml
 from pipeline.errors import ConfigError
 from pipeline.vlm_config import ShareGptConfig, VlmConfig
 

@@ -21,9 +21,9 @@ from pipeline.config import (
     ImageTransformConfig,
     SourceConfig,
 )
-from pipeline.config_check import checked, mapping_at
-from pipeline.config_errors import Origin, config_error, suggestion
-from pipeline.config_paths import Paths
+from pipeline.configuration.check import checked, mapping_at
+from pipeline.configuration.errors import Origin, config_error, suggestion
+from pipeline.configuration.paths import Paths
 from pipeline.errors import ConfigError
 
 __all__ = ["read_groups"]
