@@ -46,8 +46,8 @@ def measured(work: Callable[[], Any]) -> Measure:
 
 
 def _cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def fresh_process(module: str, *arguments: str) -> Measure:

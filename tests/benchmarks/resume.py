@@ -31,10 +31,11 @@ def run(folder: Path) -> bool:
     )
     fresh_process("tests.benchmarks.worker", "stage", "run", str(config))
     _stretch(folder / "bake")
-    worker = "tests.benchmarks.worker"
-    near, far = (fresh_process(worker, "resume", str(folder / "bake"), str(place)) for place in (3, FAR + 3))
-    ratio = far.wall_s / near.wall_s
-    detail = f"{far.wall_s * 1e3:.1f} ms against {near.wall_s * 1e3:.1f} ms, opening the bake included"
+    places = [str(place) for place in (3, FAR + 3)]
+    measure = fresh_process("tests.benchmarks.worker", "resume", str(folder / "bake"), *places)
+    near, far = (measure.result[place] for place in places)
+    ratio = far / near
+    detail = f"{far * 1e3:.1f} ms against {near * 1e3:.1f} ms, after {measure.cpu_s * 1e3:.0f} ms to open either"
     return report("resume at pack 1,000,000, over pack 0", ratio, "at most 1.25", ratio <= 1.25, detail)
 
 
