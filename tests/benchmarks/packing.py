@@ -154,7 +154,7 @@ def _fill(folder: Path) -> bool:
     estimate = counts["greedy_tokens"] / counts["greedy_packs"] / counts["max_num_tokens"]
     steps = [1e9 / (part * BUDGETS["max_num_tokens"]) for part in (greedy, fill)]
     discarded = sum(once["discarded"] for passes in manifest.lanes[0].rows.values() for once in passes)
-    detail = f"{fill:.3%}, greedy {greedy:.2%} (the plan's own estimate {estimate:.2%}); {len(lengths)} packs; discarded {discarded}"
+    detail = f"{fill:.3%}, greedy {greedy:.2%} (the plan's own estimate {estimate:.2%})"
     saved = f"{steps[0]:,.0f} with greedy, {steps[1]:,.0f} with best_fit, a rank"
     return all(
         [
