@@ -184,8 +184,9 @@ def test_a_cluster_that_is_not_there_is_a_failed_run(tmp_path: Path) -> None:
 
 
 _INTERRUPTED = """
-import functools, sys, time
+import functools, signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts its children with SIGINT ignored
 sys.path.insert(0, sys.argv[1])
 from pipeline.executor import make_executor
 from tests.test_ray_executor import slow

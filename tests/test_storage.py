@@ -148,9 +148,8 @@ def test_a_block_that_fails_publishes_nothing_and_keeps_the_old_file(root: str, 
     assert STORAGE.list_files(root, recursive=True) == ["file"]
 
 
+@pytest.mark.parametrize("root", ["folder", "s3"], indirect=True)  # memory is one process's own
 def test_storage_works_after_pickling_in_threads_and_in_forked_and_spawned_processes(root: str) -> None:
-    if root.startswith("memory:"):
-        pytest.skip("memory is one process's own")
     copy = pickle.loads(pickle.dumps(STORAGE))
     STORAGE.publish_bytes(f"{root}/parent", b"x")
     threads = [threading.Thread(target=copy.publish_bytes, args=(f"{root}/thread-{n}", b"x")) for n in range(4)]
