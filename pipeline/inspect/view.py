@@ -180,8 +180,9 @@ def _per_token(header: PackHeader, arrays: Arrays) -> _Tokens:
     is_vit, is_vae, has_loss = (np.zeros(length, dtype=np.bool_) for _ in range(3))
     loss_weights = np.zeros(length, dtype=np.float32)
     timesteps = np.full(length, -np.inf, dtype=np.float32)
-    is_vit[arrays.get("packed_vit_token_indexes", ())] = True
-    vae_indexes = arrays.get("packed_vae_token_indexes", ())
+    none = np.zeros(0, dtype=np.int64)  # () would mean every token
+    is_vit[arrays.get("packed_vit_token_indexes", none)] = True
+    vae_indexes = arrays.get("packed_vae_token_indexes", none)
     is_vae[vae_indexes] = True
     if "packed_timesteps" in arrays:
         timesteps[vae_indexes] = arrays["packed_timesteps"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,47 @@ def test_pictures_come_back_as_they_were_stored_and_a_shared_one_is_the_same() -
     assert np.array_equal(first.pixels, BLUE)
     assert first.grid == (2, 1)
     assert first.stored_picture == second.stored_picture == 0
+
+
+def test_a_pack_without_a_modality_has_none_of_its_splits() -> None:
+    header = PackHeader(
+        sequence_length=5,
+        sample_lens=(5,),
+        split_lens=(2, 3),
+        attn_modes=("causal", "noise"),
+        vit_image_sizes=(),
+        vit_normalisation=(),
+        vae_image_sizes=((4, 4),),
+        vae_image_index=(0,),
+        vae_normalisation=(0,),
+        patchified_vae_latent_shapes=((1, 1),),
+        batch_data_indexes=({"data_indexes": 0},),
+        provenance=(Provenance(source="t2i/a", path="a.parquet", row=0),),
+    )
+    arrays = {
+        "packed_text_ids": np.array([BOS, EOS, SOI, EOI], dtype=np.int32),
+        "packed_text_indexes": np.array([0, 1, 2, 4], dtype=np.int32),
+        "packed_position_ids": np.array([0, 1, 2, 2, 2], dtype=np.int32),
+        "packed_vae_token_indexes": np.array([3], dtype=np.int32),
+        "packed_timesteps": np.array([0.5], dtype=np.float32),
+        "vae_pixels": np.zeros(48, dtype=np.uint8),
+    }
+
+    [sample] = view_pack(header, arrays, manifest(), None)
+    assert [split.kind for split in sample.splits] == ["text", "vae"]
+
+    only_text = replace(
+        header,
+        sequence_length=2,
+        sample_lens=(2,),
+        split_lens=(2,),
+        attn_modes=("causal",),
+        vae_image_sizes=(),
+        vae_image_index=(),
+    )
+    texts = {"packed_text_ids": np.array([BOS, EOS]), "packed_text_indexes": np.array([0, 1])}
+    [sample] = view_pack(only_text, {**texts, "packed_position_ids": np.array([0, 1])}, manifest(), None)
+    assert [split.kind for split in sample.splits] == ["text"]
 
 
 def test_only_a_noised_image_has_a_timestep() -> None:
