@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loaders.errors import BakeUnfinished, FormatError, LoaderError, ShardDamaged, StateMismatch
+from loaders.errors import BakeUnfinished, FormatError, LoaderError, ManifestDamaged, ShardDamaged, StateMismatch
 
 if TYPE_CHECKING:
     from loaders.batch import PackedBatch
@@ -25,6 +25,7 @@ __all__ = [
     "BakeUnfinished",
     "FormatError",
     "LoaderError",
+    "ManifestDamaged",
     "PackLoader",
     "PackedBatch",
     "PackedShards",

@@ -75,7 +75,7 @@ class PackedShards(IterableDataset[Any]):
 
     def __init__(
         self,
-        url: str,
+        url: str | os.PathLike[str],
         rank: int | None = None,
         world_size: int | None = None,
         *,
@@ -100,10 +100,10 @@ class PackedShards(IterableDataset[Any]):
         if shuffle_window < 1:
             raise ValueError(f"shuffle_window is a number of packs from 1 up, got {shuffle_window}")
         self.reader = BakeReader(
-            url, verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
+            os.fspath(url), verify=verify, cache_dir=cache_dir, cache_bytes=cache_bytes, storage_options=storage_options
         )
         known = self.reader.form.fields
-        self.fields = known if fields is None else frozenset(fields)
+        self.fields = known if fields is None else frozenset([fields] if isinstance(fields, str) else fields)
         if not self.fields <= known:
             raise ValueError(f"fields are {sorted(known)}, got {sorted(self.fields)}; name the modalities to read")
         options = ReadOptions(

@@ -2,6 +2,7 @@
 
     LoaderError
     ├── FormatError      a record is not what format version 1 says: another format, or a damaged file
+    │   └── ManifestDamaged   `dataset.json` was changed after it was written
     ├── BakeUnfinished   there is no finished bake at that URL (yet), or nothing in it for this world size
     ├── ShardDamaged     a shard's bytes are missing or wrong; names shard, pack and member
     └── StateMismatch    a saved loader state belongs to another stream or format
@@ -11,7 +12,7 @@ Messages speak in three clauses: what is wrong with which value; why it matters;
 
 from __future__ import annotations
 
-__all__ = ["BakeUnfinished", "FormatError", "LoaderError", "ShardDamaged", "StateMismatch"]
+__all__ = ["BakeUnfinished", "FormatError", "LoaderError", "ManifestDamaged", "ShardDamaged", "StateMismatch"]
 
 
 class LoaderError(Exception):
@@ -20,6 +21,10 @@ class LoaderError(Exception):
 
 class FormatError(LoaderError):
     """A JSON record is not one of format version 1."""
+
+
+class ManifestDamaged(FormatError):
+    """A `dataset.json` that is not the one that was written."""
 
 
 class BakeUnfinished(LoaderError):

@@ -18,13 +18,14 @@ Field names, dtypes and meanings follow nemo-automodel 0.7.0 `SimpleCustomBatch`
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from loaders.arrays import ARRAY_DTYPES, STORED_ARRAYS
-from loaders.errors import FormatError
+from loaders.errors import FormatError, ManifestDamaged
 from loaders.records import decode_record, parse_json
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ __all__ = [
     "parse_pack_header",
     "parse_sidecar",
     "picture_name",
+    "sealed",
     "shard_path",
     "sidecar_path",
 ]
@@ -254,6 +256,7 @@ class DatasetManifest:
         balance_window: Packs of the windows that were balanced, 0 if none.
         versions: Versions the pixels depend on.
         settings: Further facts of the recipe, for people.
+        checksum: SHA-256 of everything else in it (see `sealed`); "" where it was left out.
     """
 
     recipe: str
@@ -277,6 +280,18 @@ class DatasetManifest:
     versions: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT_VERSION
+    checksum: str = ""
+
+
+def sealed(manifest: DatasetManifest) -> DatasetManifest:
+    """The manifest with its checksum: what no digest elsewhere covers (normalisation, budgets) is covered by it."""
+    return dataclasses.replace(manifest, checksum=_checksum(json.loads(to_json(manifest))))
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    """Of the values, not of their layout in the file."""
+    content = {key: member for key, member in value.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
 
 
 def to_json(record: DataclassInstance, *, indent: int | None = None) -> bytes:
@@ -368,6 +383,13 @@ def parse_dataset_manifest(content: bytes, where: str = "dataset.json") -> Datas
 
     Raises:
         FormatError: not a manifest of this format.
+        ManifestDamaged: it is one, and not the one that was written.
     """
     manifest: DatasetManifest = _parse(DatasetManifest, content, where)
+    if manifest.checksum and _checksum(parse_json(content, where)) != manifest.checksum:
+        raise ManifestDamaged(
+            f"{where} is not as it was written, its checksum tells; what training takes from it (shards, "
+            f"normalisation, budgets) may be wrong; copy it again, or remove it and run the bake again, which "
+            f"writes it anew."
+        )
     return manifest

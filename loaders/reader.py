@@ -64,7 +64,7 @@ class BakeReader:
         self._cache = None if cache_dir is None else ShardCache(cache_dir, cache_bytes)
         try:
             content = self.storage.read_bytes("dataset.json")
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise BakeUnfinished(
                 f"{self.storage.url} holds no dataset.json; the bake is not finished or lies elsewhere, so nothing "
                 f"can be read from it; let `parbake run` finish (the same command resumes it), or check the path."

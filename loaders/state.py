@@ -36,6 +36,11 @@ def place_from_state(state: Mapping[str, Any], stream: str, num_packs: int) -> P
     Raises:
         StateMismatch: it was saved in another form, for another stream, or for more packs than there are.
     """
+    if not isinstance(state, Mapping):
+        raise StateMismatch(
+            f"the loader state is {state!r} where a dict belongs; it cannot tell where that run stood; give what "
+            f"state_dict() returned, or start without a state."
+        )
     if state.get("version") != STATE_VERSION:
         raise StateMismatch(
             f"the loader state has version {state.get('version')!r}, this loader reads version {STATE_VERSION}; "

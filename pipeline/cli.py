@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Iterator
@@ -169,6 +170,8 @@ def demo(folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder to wr
         from pipeline.demo import write_demo
 
         write_demo(folder)
+        config = shlex.quote(folder.rstrip("/") + "/config.yaml")
+        _print(f"wrote {folder}; bake it with: parbake run {config}")
 
 
 def _settings(
@@ -217,6 +220,10 @@ def _exit_codes() -> Iterator[None]:
     except OSError as error:
         raise _exit(RunFailed.exit_code, f"Error: {_storage_sentence(error)}") from error
     except Exception as error:  # the outermost frame: whatever was not foreseen is a bug of ours
+        from pipeline.publishing import is_storage_error
+
+        if is_storage_error(error):  # an object store's client has error classes of its own
+            raise _exit(RunFailed.exit_code, f"Error: {_storage_sentence(error)}") from error
         traceback.print_exc()
         sentence = f"{type(error).__name__}: {error}"
         raise _exit(
@@ -224,8 +231,8 @@ def _exit_codes() -> Iterator[None]:
         ) from error
 
 
-def _storage_sentence(error: OSError) -> str:
-    if error.errno in FULL_DISK:
+def _storage_sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in FULL_DISK:
         return f"No space is left ({error}): nothing half-written is visible; make room and run the same command again"
     return (
         f"A file or connection failed ({type(error).__name__}: {error}): what is finished stays; check it and run the"

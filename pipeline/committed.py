@@ -112,7 +112,7 @@ def _complete_passes(lane: LanePlan, weights: Mapping[str, float]) -> int:
     passes = []
     for source, accounts in lane.rows.items():
         assigned = lane.not_reached.get(source, 0) + (accounts[0]["drawn"] if accounts else 0)
-        if assigned and weights.get(source.partition("/")[0], 0) > 0:
+        if assigned and any(weight > 0 and source.startswith(f"{group}/") for group, weight in weights.items()):
             passes.append(sum(account["drawn"] == assigned for account in accounts))
     return min(passes, default=0)
 

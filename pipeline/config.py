@@ -118,7 +118,7 @@ class DatasetConfig(Frozen):
 class LengthConfig(Frozen):
     """How long a lane is: exactly one of the three."""
 
-    packs_per_lane: int | None = Field(default=None, gt=0)
+    packs_per_lane: int | None = Field(default=None, gt=0, le=99_999_999)  # a pack has eight digits in its key
     tokens: float | None = Field(default=None, gt=0)
     epochs: int | None = Field(default=None, gt=0)
 

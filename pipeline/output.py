@@ -6,7 +6,8 @@ another bake is touched by a configuration that plainly is not its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from loaders.format import FormatError, parse_dataset_manifest, parse_sidecar
 from pipeline.bake import BakeFolder
@@ -16,6 +17,7 @@ from pipeline.configuration.writer import without_secrets
 from pipeline.errors import BakeConflict, RunFailed
 from pipeline.plan_table import manifest_from_json
 from pipeline.storage import Storage
+from pipeline.versions import pixel_versions
 
 __all__ = ["BakeIdentity", "refuse_other_bake", "refuse_other_plan"]
 
@@ -29,12 +31,14 @@ class BakeIdentity:
         tokenizer: Fingerprint of the tokenizer, or of the whole processor.
         pixels: How pixels are stored.
         shard_bytes: Bound by which shards were cut.
+        versions: Versions that pixels depend on; only a finished bake is held to them.
     """
 
     config: str = ""
     tokenizer: str = ""
     pixels: str = ""
     shard_bytes: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 def refuse_other_bake(storage: Storage, folder: BakeFolder, wanted: BakeIdentity, length: LengthConfig | None) -> None:
@@ -60,6 +64,10 @@ def refuse_other_bake(storage: Storage, folder: BakeFolder, wanted: BakeIdentity
     ):
         if theirs and theirs != ours:
             raise _conflict(folder, f"shards of {name}")
+    own = pixel_versions() if found.versions else {}
+    if differing := [name for name in found.versions if found.versions[name] != own.get(name)]:
+        told = ", ".join(f"{name} {found.versions[name]} instead of {own.get(name)}" for name in differing)
+        raise _conflict(folder, f"a finished bake whose pixels were made with {told}")
     if length is not None and (longer := shortened(storage, folder, length)):
         raise _conflict(folder, f"a longer bake ({longer})")
 
@@ -90,6 +98,7 @@ def _identity(storage: Storage, folder: BakeFolder) -> BakeIdentity | None:
                 tokenizer=manifest.fingerprints.get("tokenizer", ""),
                 pixels=manifest.pixels,
                 shard_bytes=int(manifest.settings.get("shard_bytes", 0)),
+                versions=manifest.versions,
             )
         sidecar_url = _any_sidecar(storage, folder)
         if sidecar_url is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from pipeline import stages
+from pipeline import output, stages
 from pipeline.config import Config
 from pipeline.configuration.reader import load_config
 from pipeline.demo import write_demo
-from pipeline.errors import BakeConflict, ConfigError, LawBroken, RunFailed
+from pipeline.errors import BakeConflict, ConfigError, LawBroken, RunFailed, SourceError
 from pipeline.inspect import describe, print_pack
 
 Loader = Callable[..., Config]
@@ -154,6 +155,82 @@ def test_a_longer_plan_that_was_never_rendered_binds_nobody(demo: Path, bake: Pa
     assert stages.validate_bake(str(bake), str(bake.parent / "report")).broken is None
     stages.run(settings(demo, bake))
     assert contents(bake) == before
+
+
+def test_a_finished_bake_of_other_versions_is_left_as_it_is(
+    demo: Path, bake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(bake)
+    own = output.pixel_versions()
+    monkeypatch.setattr(output, "pixel_versions", lambda: {**own, "pillow": "99.0"})
+
+    with pytest.raises(BakeConflict, match=r"instead of 99\.0"):
+        stages.run(settings(demo, bake, "bake.length.packs_per_lane=4"))
+
+    assert contents(bake) == before
+
+
+def test_a_plan_with_other_packs_in_place_of_finished_ones_is_not_rendered(demo: Path, bake: Path) -> None:
+    manifest = json.loads((bake / "plan/plan.json").read_bytes())
+    manifest["lanes"][0]["shards"][0]["fingerprint"] = "0" * 32
+    (bake / "plan/plan.json").write_text(json.dumps(manifest))
+    before = contents(bake)
+
+    with pytest.raises(BakeConflict, match="is finished, and this plan has other packs in its place"):
+        stages.render(settings(demo, bake, f"bake.output={bake}"))
+
+    before.pop("config.yaml")
+    assert before.items() <= contents(bake).items()
+
+
+def test_a_source_of_which_nothing_is_used_is_planned_beside_others(demo: Path, tmp_path: Path) -> None:
+    one = demo.parent / "t2i"
+    group = "dataset.grouped_datasets.t2i_pretrain"
+    sources = (
+        f"{group}.dataset_names=[scenes, more]",
+        f"dataset.dataset_info.t2i_pretrain={{scenes: {{data_dir: {one}}}, more: {{data_dir: {one}}}}}",
+    )
+
+    manifest = stages.plan(settings(demo, tmp_path / "out", *sources, f"{group}.num_used_data=[4, 0]"))
+
+    assert manifest.lanes[0].num_packs == 3
+    with pytest.raises(SourceError, match="t2i_pretrain has 0 paths"):
+        stages.plan(settings(demo, tmp_path / "none", *sources, f"{group}.num_used_data=[0, 0]"))
+
+
+def test_a_configuration_given_as_a_file_url_finds_what_lies_beside_it(demo: Path, tmp_path: Path) -> None:
+    config = load_config(f"file://{demo}", (f"bake.output={tmp_path / 'out'}", "bake.executor=inline"))
+
+    assert stages.plan(config).lanes[0].num_packs > 0
+
+
+@pytest.mark.parametrize("damage", [("normalisations", []), ("use_flex", True), ("max_num_tokens", 7)])
+def test_a_dataset_json_that_was_changed_breaks_law_6(bake: Path, damage: tuple[str, object]) -> None:
+    manifest = json.loads((bake / "dataset.json").read_bytes())
+    (bake / "dataset.json").write_text(json.dumps({**manifest, damage[0]: damage[1]}))
+
+    with pytest.raises(LawBroken, match=r"law 6.*not as it was written"):
+        stages.validate_bake(str(bake))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"lanes": []}'])
+def test_a_damaged_plan_breaks_law_7_and_leaves_the_rest_judged(bake: Path, content: str) -> None:
+    (bake / "plan/plan.json").write_text(content)
+
+    found = stages.validate_bake(str(bake))
+
+    assert [law.law for law in found.laws if law.verdict == "broken"] == [7]
+
+
+def test_a_plan_of_another_vocabulary_or_other_shards_breaks_law_7(bake: Path) -> None:
+    manifest = json.loads((bake / "plan/plan.json").read_bytes())
+    manifest["vocab_size"] += 1
+    manifest["lanes"][0]["shards"][0]["fingerprint"] = "0" * 32
+    (bake / "plan/plan.json").write_text(json.dumps(manifest))
+
+    [law] = [law for law in stages.validate_bake(str(bake)).laws if law.verdict == "broken"]
+
+    assert (law.law, law.num_broken) == (7, 2)
 
 
 def test_a_damaged_dataset_json_is_not_overwritten(demo: Path, bake: Path) -> None:

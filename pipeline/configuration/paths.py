@@ -33,4 +33,5 @@ class Paths:
     def resolve_folder(self, path: str) -> str:
         """`path` resolved, and from the root if it is a local folder: it is loaded by workers that stand elsewhere."""
         resolved = self.resolve(path)
-        return os.path.abspath(resolved) if os.path.isdir(resolved) else resolved  # noqa: PTH100, PTH112
+        local = self.storage.local_path(resolved)
+        return os.path.abspath(local) if local is not None and os.path.isdir(local) else resolved  # noqa: PTH100, PTH112

@@ -15,6 +15,7 @@ from pipeline.index.members import ListedTar, list_tars, unused_members
 from pipeline.index.records import INDEX_VERSION, UnitResult, UnitSpec, file_identity
 from pipeline.index.stage import index_sources, side_by_side, unit_name
 from pipeline.index.unit import count_lines, index_unit
+from pipeline.index_table import source_index_to_json
 from pipeline.records import SourceIndex
 from pipeline.sources.conversations.nemotron import MISSING_MEMBER, list_shards
 from pipeline.sources.jsonl_lines import cut_ranges
@@ -95,11 +96,17 @@ def run_index(
     fraction = config.bake.max_dropped_fraction
     indexes = iter(index_sources(used, _index_unit_of, folder, storage, executor, progress, fraction))
     return tuple(
-        next(indexes)
-        if source.specs
-        else SourceIndex(source=source.source, units=(), rows_unused=source.rows_unused(storage))
-        for source in sources
+        next(indexes) if source.specs else _publish_without_units(source, folder, storage) for source in sources
     )
+
+
+def _publish_without_units(source: _Source, folder: BakeFolder, storage: Storage) -> SourceIndex:
+    """The index of a source of which nothing is used: the plan looks for it all the same."""
+    index = SourceIndex(source=source.source, units=(), rows_unused=source.rows_unused(storage))
+    url, content = folder.source_index(source.source), source_index_to_json(index, {}).encode()
+    if not storage.exists(url) or storage.read_bytes(url) != content:
+        storage.publish_bytes(url, content)
+    return index
 
 
 def _index_unit_of(spec: UnitSpec) -> tuple[str, UnitResult]:

@@ -73,7 +73,9 @@ def run_plan(
         },
         versions=pixel_versions(),
     )
-    storage.publish_bytes(folder.plan, manifest_to_json(manifest))
+    content = manifest_to_json(manifest)
+    if not storage.exists(folder.plan) or storage.read_bytes(folder.plan) != content:
+        storage.publish_bytes(folder.plan, content)
     remove_lanes_beyond(folder, storage, len(lanes))
     return manifest
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from loaders.format import DatasetManifest, LaneEntry, to_json
+from loaders.format import DatasetManifest, LaneEntry, parse_dataset_manifest, sealed, to_json
 from pipeline.bake import BakeFolder
 from pipeline.errors import RunFailed
 from pipeline.executor import Executor, Progress, UnitDone
@@ -106,21 +106,23 @@ def render_bake(
     refuse_other_bake(storage, folder, stream=plan.stream, pixels=job.pixels, shard_bytes=job.shard_bytes, lanes=lanes)
     storage.sweep(folder.url)
     remove_uncommitted(storage, folder, lanes)
-    shards = _render(job, lanes, executor, progress)
+    shards = _render(replace(job, finished=_finished(storage, folder)), lanes, executor, progress)
 
     rows = row_accounts(plan, (shard.drops for shard in shards.values()))
     refuse_too_many_drops(rows, max_dropped_fraction)
     tokens: Counter[str] = Counter()
     for rendered in shards.values():
         tokens.update(rendered.tokens)
-    manifest = manifest_of(
-        Rendered(
-            lanes=tuple(
-                LaneEntry(shards=tuple(shards[number, shard].entry for shard in range(len(lane))))
-                for number, lane in enumerate(lanes)
-            ),
-            tokens={name: tokens[name] for name in job.recipe.token_kinds},
-            rows=rows,
+    manifest = sealed(
+        manifest_of(
+            Rendered(
+                lanes=tuple(
+                    LaneEntry(shards=tuple(shards[number, shard].entry for shard in range(len(lane))))
+                    for number, lane in enumerate(lanes)
+                ),
+                tokens={name: tokens[name] for name in job.recipe.token_kinds},
+                rows=rows,
+            )
         )
     )
     storage.sweep(folder.url)  # a worker killed during this run left its own
@@ -128,6 +130,14 @@ def render_bake(
     if not storage.exists(folder.dataset) or storage.read_bytes(folder.dataset) != content:
         storage.publish_bytes(folder.dataset, content)
     return manifest
+
+
+def _finished(storage: Storage, folder: BakeFolder) -> tuple[tuple[int, ...], ...]:
+    """Packs of each shard of each lane of the finished bake that is there; () if there is none."""
+    if not storage.exists(folder.dataset):
+        return ()
+    manifest = parse_dataset_manifest(storage.read_bytes(folder.dataset), folder.dataset)
+    return tuple(tuple(shard.num_packs for shard in lane.shards) for lane in manifest.lanes)
 
 
 def _render(

@@ -97,6 +97,7 @@ class RenderJob:
         settings: Fingerprint of everything but the plan rows that decides a shard's bytes.
         pixels: How pixels are stored.
         shard_bytes: Bound by which shards were cut.
+        finished: Packs of each shard of each lane of the finished bake that this one continues; () if there is none.
     """
 
     recipe: RenderRecipe
@@ -107,6 +108,7 @@ class RenderJob:
     settings: str
     pixels: str
     shard_bytes: int
+    finished: tuple[tuple[int, ...], ...] = ()
 
     def shard_fingerprint(self, plan: ShardPlan) -> str:
         """Equal fingerprint, equal bytes."""
@@ -168,6 +170,8 @@ def _find_or_render(job: RenderJob, lane: int, shard: int, plan: ShardPlan, make
     sidecar = committed_sidecar(job.storage, job.folder, lane, shard)
     if sidecar is not None and _is_current(job, sidecar, plan):
         return _rendered(sidecar, found=True)
+    if sidecar is not None:
+        _refuse_rewriting(job, sidecar, plan)
     return _rendered(_render_shard(job, lane, shard, plan, maker), found=False)
 
 
@@ -189,6 +193,17 @@ def _is_current(job: RenderJob, sidecar: Sidecar, plan: ShardPlan) -> bool:
             "another output, or remove the old bake."
         )
     return sidecar.fingerprint == job.shard_fingerprint(plan)
+
+
+def _refuse_rewriting(job: RenderJob, sidecar: Sidecar, plan: ShardPlan) -> None:
+    """A finished bake's shards stay as they are; only a lane's last one may grow."""
+    lane = job.finished[sidecar.lane] if sidecar.lane < len(job.finished) else ()
+    if sidecar.shard < len(lane) and (sidecar.shard < len(lane) - 1 or plan.num_packs <= lane[-1]):
+        raise BakeConflict(
+            f"shard {sidecar.shard} of lane {sidecar.lane} in {job.folder.url} is finished, and this plan has other "
+            "packs in its place. Loaders may have read it, and states saved with it would name other packs. Its shards "
+            "and dataset.json were left as they are: choose another output for this length."
+        )
 
 
 def _render_shard(job: RenderJob, lane: int, shard: int, plan: ShardPlan, maker: PackMaker) -> Sidecar:

@@ -16,6 +16,8 @@ from typing import Any
 
 from loaders.format import DatasetManifest, Drop
 from pipeline.bake import BakeFolder
+from pipeline.errors import RunFailed
+from pipeline.fingerprint import fingerprint
 from pipeline.index_table import source_index_from_json
 from pipeline.law_report import LawResult, Violation, judge
 from pipeline.plan_table import PlanManifest, manifest_from_json
@@ -23,7 +25,7 @@ from pipeline.storage import Storage
 
 __all__ = ["NO_PLAN", "check_rows", "read_plan"]
 
-NO_PLAN = "plan/plan.json is not here or plans a longer bake that is not rendered yet"
+NO_PLAN = "plan/plan.json is not here, cannot be read, or plans a longer bake that is not rendered yet"
 
 REPLACED = "replaced: "
 """Begins the reasons of rows in whose place another row is packed."""
@@ -43,16 +45,32 @@ class _Witnesses:
     num_replaced: int  # rows of all sources that another stands in for
 
 
-def read_plan(storage: Storage, folder: BakeFolder, manifest: DatasetManifest) -> PlanManifest | None:
-    """`plan.json`, or None where only the shards were copied, or a longer bake is planned and not yet rendered.
-
-    The finished bake is what it was; the longer plan is judged when its shards are there.
+def read_plan(
+    storage: Storage, folder: BakeFolder, manifest: DatasetManifest
+) -> tuple[PlanManifest | None, list[Violation]]:
+    """`plan.json`, None where only the shards were copied or a longer bake is planned and not yet rendered (then the
+    finished bake is what it was); and what is wrong with it.
     """
     try:
         plan = manifest_from_json(storage.read_bytes(folder.plan))
     except FileNotFoundError:
-        return None
-    return None if _continues(plan, manifest) else plan
+        return None, []
+    except RunFailed as error:
+        return None, [Violation(law=7, subject="plan.json", complaint=str(error))]
+    if _continues(plan, manifest):
+        return None, []
+    complaints = [
+        f"has {name} {theirs}, dataset.json {ours}"
+        for name, theirs, ours in (
+            ("special_tokens", plan.special_tokens, manifest.special_tokens),
+            ("vocab_size", plan.vocab_size, manifest.vocab_size),
+            ("versions", plan.versions, manifest.versions),
+        )
+        if theirs != ours
+    ]
+    if fingerprint([[shard.fingerprint for shard in lane.shards] for lane in plan.lanes]) != plan.fingerprints["plan"]:
+        complaints.append("lists other shards than its fingerprint was made of")
+    return plan, [Violation(law=7, subject="plan.json", complaint=complaint) for complaint in complaints]
 
 
 def _continues(plan: PlanManifest, manifest: DatasetManifest) -> bool:

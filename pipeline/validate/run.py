@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from loaders.errors import BakeUnfinished, FormatError
+from loaders.errors import BakeUnfinished, FormatError, ManifestDamaged
 from loaders.format import DatasetManifest
 from loaders.reader import BakeReader
 from pipeline.bake import BakeFolder
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, LawBroken
 from pipeline.executor import Executor, InlineExecutor, Progress, SilentProgress, UnitDone
-from pipeline.law_report import LawResult, ValidationReport, Violation, judge
+from pipeline.law_report import LAWS, LawResult, ValidationReport, Violation, judge
 from pipeline.storage import Storage
 from pipeline.validate.checks import RecipeChecks, checks_of
 from pipeline.validate.figures import bake_figures
@@ -40,6 +40,7 @@ def validate(
 
     Raises:
         ConfigError: there is no finished bake of this format at the URL.
+        LawBroken: its `dataset.json` is not as it was written, so there is nothing to hold the shards to.
     """
     progress = progress or SilentProgress()
     options = dict(storage_options or {})
@@ -48,6 +49,8 @@ def validate(
         reader = BakeReader(bake_url, verify=True, storage_options=options)
         manifest = reader.manifest
         checks = checks_of(manifest)
+    except ManifestDamaged as error:
+        raise LawBroken(f"{bake_url} breaks law 6, {LAWS[6]}: {error}") from error
     except (BakeUnfinished, FormatError) as error:
         raise ConfigError(str(error)) from error
     units = [
@@ -61,7 +64,7 @@ def validate(
         findings.append(found)
         progress.advance(UnitDone(packs=found.num_packs, num_bytes=found.num_bytes))
     progress.finish()
-    plan = read_plan(storage, folder, manifest)
+    plan, plan_complaints = read_plan(storage, folder, manifest)
     drops = [drop for found in findings for drop in found.drops]
     every_pack_was_read = all(len(found.lengths) == found.num_packs for found in findings)
     source_rows = sum((found.source_rows for found in findings), Counter[str]()) if every_pack_was_read else None
@@ -70,7 +73,7 @@ def validate(
         *_pack_laws(findings, checks),
         check_rows(storage, folder, manifest, plan, source_rows, drops, num_replacements),
         _byte_law(findings, manifest),
-        check_order(manifest, reader.order, plan, checks.order_violations(findings, reader)),
+        check_order(manifest, reader.order, plan, [*plan_complaints, *checks.order_violations(findings, reader)]),
         check_resume(bake_url, reader, options),
     )
     return ValidationReport(

@@ -42,6 +42,7 @@ def run(folder: Path) -> bool:
 def _stretch(bake: Path) -> None:
     """Let the bake's one lane be a million packs long; only its first shard and the one of pack `FAR` exist."""
     manifest = json.loads((bake / "dataset.json").read_text())
+    del manifest["checksum"]  # of what was written
     [shard] = manifest["lanes"][0]["shards"]
     assert shard["num_packs"] == PACKS_PER_SHARD
     number = FAR // PACKS_PER_SHARD

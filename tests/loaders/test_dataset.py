@@ -261,6 +261,24 @@ def test_more_ranks_than_packs_is_an_error_unless_the_tail_repeats(bake: str) ->
     assert len(PackedShards(bake, 0, 19, tail="repeat")) == 1
 
 
+def test_a_path_object_and_one_field_by_name_are_understood(bake: str) -> None:
+    dataset = PackedShards(Path(bake), 0, 1, fields="vit")
+
+    assert dataset.fields == {"vit"}
+    assert places(dataset) == canonical(range(18))
+
+
+@pytest.mark.parametrize("state", [None, "state", 5])
+def test_a_state_that_is_no_dict_is_refused(bake: str, state: Any) -> None:
+    with pytest.raises(StateMismatch, match="where a dict belongs"):
+        PackedShards(bake, 0, 1).loader().load_state_dict(state)
+
+
+def test_a_url_below_a_file_is_no_bake(bake: str) -> None:
+    with pytest.raises(BakeUnfinished, match=r"holds no dataset\.json"):
+        PackedShards(f"{bake}/dataset.json", 0, 1)
+
+
 def test_an_empty_bake_is_an_error(tmp_path: Path) -> None:
     write_bake(tmp_path, [0, 0])
     with pytest.raises(BakeUnfinished, match="0 packs"):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from loaders.format import Sidecar, parse_dataset_manifest, parse_sidecar, shard_path, sidecar_path, to_json
 from pipeline.bake import BakeFolder
 from pipeline.errors import ConfigError, LawBroken
+from pipeline.fingerprint import fingerprint
 from pipeline.index_table import source_index_to_json
 from pipeline.law_report import LawResult, ValidationReport
 from pipeline.plan_table import LanePlan, PlanManifest, ShardPlan, manifest_to_json
@@ -25,8 +27,11 @@ SOURCE = "synthetic/all"
 
 
 def plan_of(folder: Path) -> PlanManifest:
-    """The plan that would have led to a synthetic bake."""
+    """The plan that would have led to a synthetic bake, whose `dataset.json` gets its fingerprint."""
     manifest = parse_dataset_manifest((folder / "dataset.json").read_bytes())
+    prints = fingerprint([["" for _ in lane.shards] for lane in manifest.lanes])
+    manifest = replace(manifest, fingerprints={**manifest.fingerprints, "plan": prints})
+    (folder / "dataset.json").write_bytes(to_json(manifest))
     lanes = []
     for lane in manifest.lanes:
         first, shards = 0, []
@@ -46,7 +51,7 @@ def plan_of(folder: Path) -> PlanManifest:
         vocab_size=manifest.vocab_size,
         not_assigned={SOURCE: 0},
         statistics={},
-        versions={},
+        versions=manifest.versions,
     )
 
 
