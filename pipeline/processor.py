@@ -202,10 +202,6 @@ class VlmProcessor:
             input_ids=input_ids, labels=label_tokens(input_ids, *self.markers), mm_token_type_ids=types, media={}
         )
 
-    def num_image_patches(self, height_px: int, width_px: int) -> int:
-        """Rows of `pixel_values` that one image gives (predictable processors)."""
-        return int(self.processor.image_processor.get_number_of_image_patches(height_px, width_px, {}))
-
     def num_image_tokens(self, height_px: int, width_px: int) -> int:
         """Tokens of one image in the expanded text (predictable processors)."""
         counts = self.processor._get_num_multimodal_tokens(image_sizes=[[height_px, width_px]])

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from pipeline.records import ItemKind, PlannedItem
 
-__all__ = ["MARKER_TOKENS_PER_ITEM", "grid_shape", "sequence_length", "split_length", "stored_pictures"]
+__all__ = ["MARKER_TOKENS_PER_ITEM", "grid_shape", "split_length", "stored_pictures"]
 
 MARKER_TOKENS_PER_ITEM = 2
 
@@ -18,11 +18,6 @@ MARKER_TOKENS_PER_ITEM = 2
 def split_length(num_tokens: int) -> int:
     """Tokens that a kept item of `num_tokens` raw tokens, patches or latent cells takes in the sequence."""
     return num_tokens + MARKER_TOKENS_PER_ITEM
-
-
-def sequence_length(items: Iterable[PlannedItem]) -> int:
-    """Tokens of the kept items together."""
-    return sum(split_length(planned.item.num_tokens) for planned in items if planned.kept)
 
 
 def grid_shape(height_px: int, width_px: int, cell_px: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from loaders.vlm_format import PixelTable
 
-__all__ = ["calibrate", "decode_pixels", "encode_pixels"]
+__all__ = ["calibrate", "encode_pixels"]
 
 CHANNELS = 3
 BYTES = 256
@@ -54,7 +54,7 @@ def calibrate(image_processor: Any, *, temporal_repeats: bool) -> PixelTable | N
 
 
 def encode_pixels(values: npt.NDArray[np.float32], table: PixelTable) -> npt.NDArray[np.uint8] | None:
-    """Bytes that `decode_pixels` turns back into exactly `values`, None if there are none.
+    """Bytes that `loaders.vlm_pixels.expand_pixels` turns back into exactly `values`, None if there are none.
 
     Args:
         values: float32 [patches, channels * temporal * pixels], or [images, channels, height, width].
@@ -78,16 +78,6 @@ def encode_pixels(values: npt.NDArray[np.float32], table: PixelTable) -> npt.NDA
             return None
         stored[:, channel] = guessed
     return stored.reshape(len(values), -1) if values.ndim == 2 else stored.reshape(values.shape)
-
-
-def decode_pixels(stored: npt.NDArray[np.uint8], table: PixelTable) -> npt.NDArray[np.float32]:
-    """The values that `encode_pixels` stored (the loader has its own, faster way: `loaders.vlm_pixels`)."""
-    shape = stored.shape
-    rows = stored.reshape(len(stored), CHANNELS, 1 if table.temporal_repeats else table.temporal, -1)
-    values = np.empty((len(rows), CHANNELS, table.temporal, rows.shape[3]), dtype=np.float32)
-    for channel, entries in enumerate(table.tables):
-        values[:, channel] = np.array(entries, dtype=np.float32)[rows[:, channel]]
-    return values.reshape(shape) if len(shape) == 4 else values.reshape(len(values), -1)
 
 
 def _rows(values: npt.NDArray[np.float32], temporal: int) -> npt.NDArray[np.float32] | None:
